@@ -1,0 +1,1 @@
+"""Real text that needs no download, and the files of the user."""

@@ -1,0 +1,224 @@
+"""A decoder-only transformer over bytes, judged in bits per byte.
+
+Tensors carry their shape: B samples, T positions, C channels (the width), H heads, D channels of a
+head, V values of a byte.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from objectives.data import Corpus, held_out_windows, open_corpus, training_windows
+from search.metric import Goal, Metric
+from search.objective import Split
+from search.training import micro_batch_size
+
+if TYPE_CHECKING:
+    from search.objective import Batch
+    from search.results import Params
+
+NUM_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageModelParams:
+    """The dimensions of the model. `sequence_length` is what it trains on, in bytes."""
+
+    sequence_length: int = 128
+    width: int = 64
+    depth: int = 2
+    heads: int = 4
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Raises ValueError on dimensions that make no model."""
+        for name in ("sequence_length", "width", "depth", "heads"):
+            if getattr(self, name) < 1:
+                msg = f"{name} must be at least 1, found {getattr(self, name)}"
+                raise ValueError(msg)
+        if not 0 <= self.dropout < 1:
+            msg = f"dropout must be from 0 to below 1, found {self.dropout}"
+            raise ValueError(msg)
+        if self.width % (2 * self.heads):
+            msg = f"width {self.width} must be a multiple of twice heads ({self.heads})"
+            raise ValueError(msg)
+
+
+class LanguageModel:
+    """Learns to predict the next byte of a corpus."""
+
+    metrics: ClassVar[tuple[Metric, ...]] = (Metric(name="bits_per_byte", goal=Goal.MIN),)
+    parameters: ClassVar[type] = LanguageModelParams
+    provenance: Mapping[str, str | int]
+
+    def __init__(
+        self,
+        corpus: str = "python-stdlib",
+        held_out_tokens: int = 65_536,
+        evaluation_context: int = 256,
+    ) -> None:
+        """Opens the corpus: a name, or the path of a text file, a folder, a `.bin` or `.npy` array.
+
+        Args:
+            corpus: `python-stdlib` or a path.
+            held_out_tokens: bytes that every trial is judged on.
+            evaluation_context: positions of one window of them, for every trial the same.
+        """
+        self.corpus: Corpus = open_corpus(corpus, held_out_tokens=held_out_tokens)
+        self.evaluation_context = evaluation_context
+        self.provenance = self.corpus.provenance
+
+    def model(self, params: Params) -> nn.Module:
+        """A `Decoder` of the given width, depth, heads and dropout."""
+        return Decoder(_model_params(params))
+
+    def batch(self, params: Params, split: Split) -> Batch:
+        """Zeros: `inputs` and `targets`, int64, (B, T)."""
+        if split is Split.TRAIN:
+            shape = (micro_batch_size(params), _model_params(params).sequence_length)
+        else:
+            shape = (_EVALUATION_SAMPLES, self.evaluation_context)
+        return {name: torch.zeros(shape, dtype=torch.int64) for name in ("inputs", "targets")}
+
+    def data(
+        self, params: Params, split: Split, *, seed: int, num_tokens: int | None = None
+    ) -> Iterator[Batch]:
+        """Windows of the corpus: drawn at random for training, one after another when held out."""
+        if split is Split.HELD_OUT:
+            return held_out_windows(
+                self.corpus, context=self.evaluation_context, num_samples=_EVALUATION_SAMPLES
+            )
+        return training_windows(
+            self.corpus,
+            context=_model_params(params).sequence_length,
+            num_samples=micro_batch_size(params),
+            num_tokens=num_tokens,
+            seed=seed,
+        )
+
+    def num_tokens(self, batch: Batch) -> int:
+        """Bytes predicted in a batch."""
+        return batch["targets"].numel()
+
+    def tokens_per_sample(self, params: Params) -> int:
+        """Bytes in one training window."""
+        return _model_params(params).sequence_length
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean cross-entropy in nats per byte."""
+        logits_BTV = model(batch["inputs"])
+        return functional.cross_entropy(logits_BTV.flatten(0, 1), batch["targets"].flatten())
+
+    def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
+        """Bits per byte over all held-out bytes, each window from an empty context."""
+        total_nats, total_bytes = 0.0, 0
+        for batch in batches:
+            count = self.num_tokens(batch)
+            total_nats += self.loss(model, batch).float().item() * count
+            total_bytes += count
+        return {"bits_per_byte": total_nats / total_bytes / math.log(2)}
+
+
+_EVALUATION_SAMPLES = 4
+
+
+def _model_params(params: Params) -> LanguageModelParams:
+    names = LanguageModelParams.__dataclass_fields__
+    return LanguageModelParams(**{name: params[name] for name in names if name in params})  # type: ignore[arg-type]
+
+
+class Decoder(nn.Module):
+    """Pre-norm transformer with rotary positions, from bytes (B, T) to logits (B, T, V)."""
+
+    def __init__(self, params: LanguageModelParams) -> None:
+        """Weights of every linear map are drawn from N(0, 0.02), as in GPT-2."""
+        super().__init__()
+        self.embedding = nn.Embedding(NUM_BYTES, params.width)
+        self.blocks = nn.ModuleList(Block(params) for _ in range(params.depth))
+        self.norm = nn.LayerNorm(params.width)
+        self.head = nn.Linear(params.width, NUM_BYTES, bias=False)
+        self.apply(_initialize)
+
+    def forward(self, bytes_BT: Tensor) -> Tensor:
+        """Logits of the next byte at each position."""
+        x_BTC = self.embedding(bytes_BT)
+        for block in self.blocks:
+            x_BTC = block(x_BTC)
+        return self.head(self.norm(x_BTC))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """Attention, then a feed-forward net four times as wide, each on a normalized residual."""
+
+    def __init__(self, params: LanguageModelParams) -> None:
+        """Two norms, one attention, one feed-forward net."""
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(params.width)
+        self.attention = Attention(params)
+        self.feed_forward_norm = nn.LayerNorm(params.width)
+        self.feed_forward = nn.Sequential(
+            nn.Linear(params.width, 4 * params.width),
+            nn.GELU(),
+            nn.Linear(4 * params.width, params.width),
+            nn.Dropout(params.dropout),
+        )
+
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        """The residual stream after this block."""
+        x_BTC = x_BTC + self.attention(self.attention_norm(x_BTC))
+        return x_BTC + self.feed_forward(self.feed_forward_norm(x_BTC))  # type: ignore[no-any-return]
+
+
+class Attention(nn.Module):
+    """Causal self-attention with rotary positions, through torch's fused kernel."""
+
+    def __init__(self, params: LanguageModelParams) -> None:
+        """One linear map for queries, keys and values, one for the result."""
+        super().__init__()
+        self.heads = params.heads
+        self.dropout = params.dropout
+        self.queries_keys_values = nn.Linear(params.width, 3 * params.width)
+        self.output = nn.Linear(params.width, params.width)
+
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        """What each position gathers from those before it."""
+        B, T, C = x_BTC.shape
+        qkv = self.queries_keys_values(x_BTC).view(B, T, 3, self.heads, C // self.heads)
+        q_BHTD, k_BHTD, v_BHTD = qkv.permute(2, 0, 3, 1, 4)
+        gathered_BHTD = functional.scaled_dot_product_attention(
+            rotated(q_BHTD),
+            rotated(k_BHTD),
+            v_BHTD,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=True,
+        )
+        output: Tensor = self.output(gathered_BHTD.transpose(1, 2).reshape(B, T, C))
+        return functional.dropout(output, self.dropout, self.training)
+
+
+def rotated(x_BHTD: Tensor) -> Tensor:
+    """Queries or keys, each pair of channels turned by an angle that grows with the position.
+
+    Source: Su et al. 2021, arXiv 2104.09864, equation 34, pairing the two halves of D.
+    """
+    T, D = x_BHTD.shape[-2:]
+    device = x_BHTD.device
+    frequencies = 10_000.0 ** (-torch.arange(0, D, 2, device=device, dtype=torch.float32) / D)
+    angles = torch.outer(torch.arange(T, device=device, dtype=torch.float32), frequencies)
+    cosine, sine = angles.cos().to(x_BHTD.dtype), angles.sin().to(x_BHTD.dtype)
+    first, second = x_BHTD.chunk(2, dim=-1)
+    return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
+
+
+def _initialize(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)

@@ -1,0 +1,126 @@
+"""The contract between a model to train and the search, and how one is found by its dotted path."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from search.errors import InputError
+from search.metric import Metric
+from search.results import Params
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    Batch = Mapping[str, Tensor]
+
+
+class Split(StrEnum):
+    """Which part of the data: what is trained on, or what every trial is judged on."""
+
+    TRAIN = "train"
+    HELD_OUT = "held_out"
+
+
+class Objective(Protocol):
+    """Something to train. It is built from the `data:` section of a sweep file, as keyword arguments.
+
+    `parameters` is a frozen dataclass whose fields are the dimensions this objective understands,
+    with their types and defaults; its `__post_init__` raises ValueError on values that do not go
+    together. `provenance` names what it trains on, a hash among it, for the record.
+    A batch maps names to tensors whose first dimension counts samples.
+    """
+
+    metrics: tuple[Metric, ...]
+    parameters: type
+    provenance: Mapping[str, str | int]
+
+    def model(self, params: Params) -> nn.Module:
+        """A new model with random weights, on the current default device, from the global seed."""
+        ...
+
+    def batch(self, params: Params, split: Split) -> Batch:
+        """A batch of zeros, shaped and typed as the largest that `data` gives for this split."""
+        ...
+
+    def data(
+        self, params: Params, split: Split, *, seed: int, num_tokens: int | None = None
+    ) -> Iterator[Batch]:
+        """Micro-batches on the CPU that hold `num_tokens` tokens in all, the last ones smaller.
+
+        Held-out data ignores `seed`, and are the same for every trial, whatever its batch size and
+        sequence length. With `num_tokens` None they are given once.
+        """
+        ...
+
+    def num_tokens(self, batch: Batch) -> int:
+        """How many tokens (samples, where there are none) a batch trains on."""
+        ...
+
+    def tokens_per_sample(self, params: Params) -> int:
+        """Tokens in one sample of a full batch; 1 where there are none."""
+        ...
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean training loss of a batch over its tokens, a scalar."""
+        ...
+
+    def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
+        """A value for each of `metrics`, of a model in evaluation mode, from held-out batches."""
+        ...
+
+
+def load_objective(path: str) -> type[Objective]:
+    """The objective class named `package.module:Name`; also looked for in the working folder.
+
+    Raises:
+        InputError: naming what the module does offer.
+    """
+    module_name, _, name = path.partition(":")
+    if not module_name or not name:
+        msg = f"{path!r} is not of the form 'package.module:Name'"
+        raise InputError(msg)
+    found = getattr(_module(module_name), name, None)
+    if found is None:
+        raise InputError(_not_offered(module_name, name))
+    missing = [member for member in _members() if not hasattr(found, member)]
+    if missing:
+        msg = f"{path!r} is no objective: it has no {', '.join(missing)}"
+        raise InputError(msg)
+    return found  # type: ignore[no-any-return]
+
+
+def _module(name: str) -> Any:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not name.startswith(error.name):
+            raise
+        msg = f"there is no module {name!r} (is it installed, or in the working folder?)"
+        raise InputError(msg) from error
+
+
+def _members() -> list[str]:
+    methods = [name for name, _ in inspect.getmembers(Objective, inspect.isfunction)]
+    return ["metrics", "parameters", *(name for name in methods if not name.startswith("_"))]
+
+
+def _not_offered(module_name: str, name: str) -> str:
+    offered = [
+        candidate
+        for candidate, value in vars(_module(module_name)).items()
+        if inspect.isclass(value) and all(hasattr(value, member) for member in _members())
+    ]
+    near = difflib.get_close_matches(name, offered, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    listed = ", ".join(offered) or "no objective"
+    return f"module {module_name!r} has no {name!r}{hint}; it offers {listed}"

@@ -1,0 +1,1 @@
+"""The search space and the sweep file: what may be tried. Left to others: trying it."""

@@ -1,0 +1,329 @@
+"""The one training step. The memory tracer and the worker both drive it; only the device differs."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    apply_activation_checkpointing,
+)
+
+from search.errors import InputError
+from search.objective import Split
+
+if TYPE_CHECKING:
+    from search.objective import Batch, Objective
+    from search.results import Params
+
+
+class Precision(StrEnum):
+    """What numbers a step computes with, under the names Lightning gave them."""
+
+    FP32 = "32-true"
+    TF32 = "tf32"
+    BF16_MIXED = "bf16-mixed"
+    FP16_MIXED = "16-mixed"
+    BF16 = "bf16-true"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Precision | None:
+        return cls.FP32 if value == "fp32" else None
+
+
+class Optimizer(StrEnum):
+    """The update rule."""
+
+    ADAMW = "adamw"
+    ADAM = "adam"
+    SGD = "sgd"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingParams:
+    """The dimensions every objective shares: how one optimizer step is taken.
+
+    `micro_batch_size` is the number of samples of one forward pass, `equal` for no accumulation,
+    or `auto` for the largest divisor of `batch_size` that is predicted to fit.
+    `warmup_fraction` is the share of the trial's tokens with a rising learning rate.
+    `clip_norm` 0 leaves gradients as they are. `momentum` is used by `sgd` alone.
+    """
+
+    learning_rate: float = 1e-3
+    batch_size: int = 32
+    micro_batch_size: int | Literal["equal", "auto"] = "equal"
+    precision: Precision = Precision.FP32
+    optimizer: Optimizer = Optimizer.ADAMW
+    weight_decay: float = 0.01
+    momentum: float = 0.9
+    warmup_fraction: float = 0.05
+    clip_norm: float = 1.0
+    activation_checkpointing: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises ValueError on a value no step can be taken with."""
+        for name in ("learning_rate", "batch_size"):
+            _require(getattr(self, name) > 0, f"{name} must be above 0")
+        for name in ("weight_decay", "clip_norm"):
+            _require(getattr(self, name) >= 0, f"{name} must not be negative")
+        for name in ("momentum", "warmup_fraction"):
+            _require(0 <= getattr(self, name) < 1, f"{name} must be from 0 to below 1")
+        if isinstance(self.micro_batch_size, int):
+            _require(self.micro_batch_size > 0, "micro_batch_size must be above 0")
+            _require(
+                self.batch_size % self.micro_batch_size == 0,
+                f"micro_batch_size {self.micro_batch_size} does not divide "
+                f"batch_size {self.batch_size}",
+            )
+
+    @classmethod
+    def of(cls, params: Params) -> Self:
+        """The training dimensions among a configuration's values."""
+        known = {field.name for field in fields(cls)}
+        chosen: dict[str, Any] = {key: value for key, value in params.items() if key in known}
+        for key, kind in (("precision", Precision), ("optimizer", Optimizer)):
+            if key in chosen:
+                chosen[key] = kind(chosen[key])
+        return cls(**chosen)
+
+
+def _require(condition: bool, message: str) -> None:  # noqa: FBT001
+    if not condition:
+        raise ValueError(message)
+
+
+MEMORY_NEUTRAL = frozenset({"learning_rate", "weight_decay", "warmup_fraction", "seed"})
+"""Training dimensions that change no tensor's size."""
+
+
+def micro_batch_size(params: Params) -> int:
+    """Samples in one forward pass, `equal` resolved. Raises InputError on `auto`, which only a memory prediction can resolve."""
+    training = TrainingParams.of(params)
+    if training.micro_batch_size == "equal":
+        return training.batch_size
+    if training.micro_batch_size == "auto":
+        msg = "micro_batch_size: 'auto' must be resolved before a model is built"
+        raise InputError(msg)
+    return training.micro_batch_size
+
+
+def learning_rate_factor(before: float, after: float, warmup_fraction: float) -> float:
+    """The factor on the learning rate for a step: linear warm-up, then cosine to 0.
+
+    Args:
+        before: share of the trial's tokens trained on before the step, 0 to 1.
+        after: the same after it, so that the first step already learns.
+        warmup_fraction: share of the tokens spent warming up.
+
+    Source: Loshchilov and Hutter 2017, arXiv 1608.03983, equation 5, without restarts.
+    """
+    if after < warmup_fraction:
+        return after / warmup_fraction
+    progress = max(0.0, (before - warmup_fraction) / (1 - warmup_fraction))
+    return 0.5 * (1 + math.cos(math.pi * progress))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """One optimizer step: the mean loss over its tokens, a scalar tensor, and how many there were."""
+
+    loss: Tensor
+    num_tokens: int
+
+
+class TrainingRun:
+    """One configuration in training, from a new model to its evaluation.
+
+    Deterministic on one device for a given `seed`. Left out: the time limit, the memory budget
+    and what a failure means, which are the caller's.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        params: Params,
+        *,
+        num_tokens: int,
+        device: torch.device,
+        batches: Iterator[Batch] | None = None,
+        held_out: Iterable[Batch] | None = None,
+    ) -> None:
+        """Builds model and optimizer on `device`.
+
+        Args:
+            objective: what to train.
+            params: one configuration, `micro_batch_size` resolved.
+            num_tokens: what the whole run trains on.
+            device: where the tensors live.
+            batches: micro-batches to train on; default: the objective's own.
+            held_out: batches to evaluate on; default: the objective's own.
+        """
+        self.objective = objective
+        self.params = params
+        self.training = TrainingParams.of(params)
+        self.num_tokens = num_tokens
+        self.device = device
+        self.tokens_seen = 0
+        self.overflow_steps = 0
+        self._held_out = held_out
+        _use_matmul_precision(self.training.precision, device)
+        torch.manual_seed(self.training.seed)
+        self.model = self._new_model()
+        self.optimizer = new_optimizer(self.model, self.training)
+        self._scaler = torch.amp.GradScaler(
+            device.type, enabled=self.training.precision is Precision.FP16_MIXED
+        )
+        self._batches = batches if batches is not None else self._training_data()
+
+    def _new_model(self) -> nn.Module:
+        with self.device:
+            model = self.objective.model(self.params)
+        if self.training.precision is Precision.BF16:
+            model = model.to(torch.bfloat16)
+        if self.training.activation_checkpointing:
+            checkpoint_blocks(model)
+        return model
+
+    def _training_data(self) -> Iterator[Batch]:
+        return self.objective.data(
+            self.params, Split.TRAIN, seed=self.training.seed, num_tokens=self.num_tokens
+        )
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has trained on all its tokens."""
+        return self.tokens_seen >= self.num_tokens
+
+    def step(self) -> StepResult:
+        """One optimizer step over micro-batches that make up `batch_size` samples."""
+        self.model.train()
+        micro_batches = self._next_micro_batches()
+        counts = [self.objective.num_tokens(batch) for batch in micro_batches]
+        step_tokens = sum(counts)
+        total = torch.zeros((), device=self.device)
+        for batch, count in zip(micro_batches, counts, strict=True):
+            total += self._backward(batch, weight=count / step_tokens)
+        self._update(step_tokens)
+        self.tokens_seen += step_tokens
+        return StepResult(loss=total, num_tokens=step_tokens)
+
+    def _next_micro_batches(self) -> list[Batch]:
+        count = self.training.batch_size // micro_batch_size(self.params)
+        micro_batches = list(islice(self._batches, count))
+        if not micro_batches:
+            msg = f"the data ended after {self.tokens_seen} of {self.num_tokens} tokens"
+            raise InputError(msg)
+        return micro_batches
+
+    def _backward(self, batch: Batch, *, weight: float) -> Tensor:
+        with self._autocast():
+            loss = self.objective.loss(self.model, self._on_device(batch)) * weight
+        self._scaler.scale(loss).backward()
+        return loss.detach()
+
+    def _update(self, step_tokens: int) -> None:
+        self._set_learning_rate(step_tokens)
+        if self.training.clip_norm > 0:
+            self._scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.training.clip_norm)
+        scale_before = self._scaler.get_scale()
+        self._scaler.step(self.optimizer)
+        self._scaler.update()
+        self.overflow_steps += int(self._scaler.get_scale() < scale_before)
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _set_learning_rate(self, step_tokens: int) -> None:
+        before = self.tokens_seen / self.num_tokens
+        after = (self.tokens_seen + step_tokens) / self.num_tokens
+        factor = learning_rate_factor(before, after, self.training.warmup_fraction)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.training.learning_rate * factor
+
+    def evaluate(self) -> dict[str, float]:
+        """The objective's metrics on held-out data, in the precision it trained in."""
+        self.model.eval()
+        batches = self._held_out
+        if batches is None:
+            batches = self.objective.data(self.params, Split.HELD_OUT, seed=0)
+        with torch.no_grad(), self._autocast():
+            return self.objective.evaluate(self.model, map(self._on_device, batches))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything training goes on from, but the position in the data."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self._scaler.state_dict(),
+            "tokens_seen": self.tokens_seen,
+            "overflow_steps": self.overflow_steps,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from `state_dict`: the data are read again up to the tokens already seen."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._scaler.load_state_dict(state["scaler"])
+        while self.tokens_seen < state["tokens_seen"]:
+            skipped = self._next_micro_batches()
+            self.tokens_seen += sum(map(self.objective.num_tokens, skipped))
+        self.overflow_steps = state["overflow_steps"]
+
+    def _on_device(self, batch: Batch) -> Batch:
+        return {name: tensor.to(self.device) for name, tensor in batch.items()}
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        dtype = {Precision.BF16_MIXED: torch.bfloat16, Precision.FP16_MIXED: torch.float16}.get(
+            self.training.precision
+        )
+        return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype)
+
+
+def new_optimizer(model: nn.Module, training: TrainingParams) -> torch.optim.Optimizer:
+    """The optimizer of a configuration over all parameters that train."""
+    params = [param for param in model.parameters() if param.requires_grad]
+    learning_rate, weight_decay = training.learning_rate, training.weight_decay
+    if training.optimizer is Optimizer.SGD:
+        return torch.optim.SGD(
+            params, learning_rate, momentum=training.momentum, weight_decay=weight_decay
+        )
+    kind = torch.optim.AdamW if training.optimizer is Optimizer.ADAMW else torch.optim.Adam
+    return kind(params, learning_rate, weight_decay=weight_decay)
+
+
+def checkpoint_blocks(model: nn.Module) -> None:
+    """Wraps each block of the model so that its activations are computed again in the backward pass.
+
+    A block is an element of an outermost `nn.ModuleList`.
+
+    Raises:
+        InputError: when the model has no such list.
+    """
+    blocks = set(_outermost_blocks(model))
+    if not blocks:
+        msg = "activation_checkpointing: the model keeps no blocks in an nn.ModuleList (set it to false)"
+        raise InputError(msg)
+    apply_activation_checkpointing(model, check_fn=lambda module: module in blocks)
+
+
+def _outermost_blocks(module: nn.Module) -> Iterator[nn.Module]:
+    if isinstance(module, nn.ModuleList):
+        yield from module
+        return
+    for child in module.children():
+        yield from _outermost_blocks(child)
+
+
+def _use_matmul_precision(precision: Precision, device: torch.device) -> None:
+    if precision is Precision.TF32 and device.type == "cpu":
+        warnings.warn("precision tf32 computes in fp32 on a CPU", stacklevel=3)
+        precision = Precision.FP32
+    torch.set_float32_matmul_precision("high" if precision is Precision.TF32 else "highest")
