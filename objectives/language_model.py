@@ -15,7 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from objectives.data import Corpus, held_out_windows, open_corpus, training_windows
+from objectives.data import (
+    NUM_BYTES,
+    Corpus,
+    held_out_windows,
+    open_corpus,
+    training_windows,
+)
 from search.metric import Goal, Metric
 from search.objective import Split
 from search.training import micro_batch_size
@@ -23,8 +29,6 @@ from search.training import micro_batch_size
 if TYPE_CHECKING:
     from search.objective import Batch
     from search.results import Params
-
-NUM_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -227,7 +227,7 @@ class TrainingRun:
     def _backward(self, batch: Batch, *, weight: float) -> Tensor:
         with self._autocast():
             loss = self.objective.loss(self.model, self._on_device(batch)) * weight
-        self._scaler.scale(loss).backward()
+        torch.autograd.backward(self._scaler.scale(loss))
         return loss.detach()
 
     def _update(self, step_tokens: int) -> None:
