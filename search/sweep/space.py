@@ -1,0 +1,273 @@
+"""The search space: ranges and choices by the name of their dimension."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import ItemsView, Iterator, KeysView, Mapping
+from decimal import Decimal
+from itertools import product
+from typing import Annotated, NoReturn, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    RootModel,
+    Tag,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from search.results import ParamValue
+from search.sweep.words import found, repeated
+
+STRICT = ConfigDict(
+    frozen=True,
+    strict=True,
+    extra="forbid",
+    allow_inf_nan=False,
+    validate_default=True,
+    use_attribute_docstrings=True,
+)
+"""How every model of the sweep file is validated."""
+
+
+def _scalar(value: object) -> object:
+    if isinstance(value, list | Mapping):
+        _refuse("", f"must be one value, found {found(value)}")
+    return value
+
+
+def _tuple(given: object) -> object:
+    return tuple(given) if isinstance(given, list) else given
+
+
+Scalar = Annotated[ParamValue, BeforeValidator(_scalar)]
+Number = Annotated[float, AfterValidator(float)]
+
+
+class FloatRange(BaseModel):
+    """Real numbers from `low` to `high`; with a `step` only low, low + step, ..."""
+
+    model_config = STRICT
+
+    low: Number
+    """The least value, itself included."""
+    high: Number
+    """The greatest value, itself included when a step leads there."""
+    log: bool = False
+    """Whether to draw evenly on a logarithmic scale: 0.001 to 0.01 as often as 0.01 to 0.1."""
+    step: Annotated[Number, Field(gt=0)] | None = None
+    """Distance of neighbouring values. Default: none, every real number between the bounds."""
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        _check_bounds(self.low, self.high, self.step, log=self.log)
+        if self.log and self.step is not None:
+            _refuse("step", "does not go with log (leave one of them out)")
+        return self
+
+    def contains(self, value: ParamValue) -> bool:
+        """Whether a value is a number within the bounds, and on the grid where there is a step."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        values = self.values()
+        if values is None:
+            return self.low <= value <= self.high
+        return any(math.isclose(value, each, abs_tol=1e-12) for each in values)
+
+    def num_values(self) -> int | None:
+        """How many values there are; None when they are continuous."""
+        if self.step is None:
+            return None
+        return int((_exact(self.high) - _exact(self.low)) // _exact(self.step)) + 1
+
+    def values(self) -> tuple[float, ...] | None:
+        """Every value in rising order; None when they are continuous."""
+        count = self.num_values()
+        if count is None or self.step is None:
+            return None
+        low, step = _exact(self.low), _exact(self.step)
+        return tuple(float(low + index * step) for index in range(count))
+
+
+class IntRange(BaseModel):
+    """Whole numbers from `low` to `high`, `step` apart."""
+
+    model_config = STRICT
+
+    low: int
+    """The least value, itself included."""
+    high: int
+    """The greatest value, itself included when a step leads there."""
+    log: bool = False
+    """Whether to draw evenly on a logarithmic scale: 8 to 16 as often as 16 to 32."""
+    step: int = Field(default=1, gt=0)
+    """Distance of neighbouring values."""
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        _check_bounds(self.low, self.high, self.step, log=self.log)
+        if self.log and self.step != 1:
+            _refuse("step", "does not go with log (leave one of them out)")
+        return self
+
+    def contains(self, value: ParamValue) -> bool:
+        """Whether a value is a whole number within the bounds and on the grid."""
+        return isinstance(value, int) and not isinstance(value, bool) and value in self._range()
+
+    def num_values(self) -> int:
+        """How many values there are."""
+        return len(self._range())
+
+    def values(self) -> tuple[int, ...]:
+        """Every value in rising order."""
+        return tuple(self._range())
+
+    def _range(self) -> range:
+        return range(self.low, self.high + 1, self.step)
+
+
+class Choices(RootModel[Annotated[tuple[Scalar, ...], BeforeValidator(_tuple)]]):
+    """Values to choose among, in the order given. They need not be numbers."""
+
+    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        if not self.root:
+            _refuse("", "must list at least one choice")
+        if twice := repeated(self.root, self.root):
+            _refuse("", twice)
+        return self
+
+    def contains(self, value: ParamValue) -> bool:
+        """Whether a value is one of the choices; `true` is not 1."""
+        return any(_kind(value) == _kind(each) and value == each for each in self.root)
+
+    def num_values(self) -> int:
+        """How many choices there are."""
+        return len(self.root)
+
+    def values(self) -> tuple[ParamValue, ...]:
+        """The choices in the order given."""
+        return self.root
+
+
+def _form(given: object) -> str | None:
+    """Which kind of dimension a value of the file is; None when it is none."""
+    if isinstance(given, Choices | list | tuple):
+        return "choices"
+    if isinstance(given, FloatRange | IntRange):
+        return "float" if isinstance(given, FloatRange) else "int"
+    if not isinstance(given, Mapping):
+        return None
+    numbers = [given[name] for name in ("low", "high", "step") if given.get(name) is not None]
+    return "int" if all(type(number) is int for number in numbers) else "float"
+
+
+Dimension = Annotated[
+    Annotated[FloatRange, Tag("float")]
+    | Annotated[IntRange, Tag("int")]
+    | Annotated[Choices, Tag("choices")],
+    Discriminator(
+        _form,
+        custom_error_type="dimension",
+        custom_error_message="must be a list of choices or a range such as {low: 1, high: 8}"
+        " (a single value belongs under 'fixed')",
+    ),
+]
+"""What one name in a space may be: a list of choices, or a range of whole or of real numbers."""
+
+
+class Space(RootModel[dict[str, Dimension]]):
+    """Dimensions by name, in the order of the file. Reads like a mapping."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        if not self.root:
+            _refuse("", "must name at least one dimension to search")
+        return self
+
+    def __getitem__(self, name: str) -> Dimension:
+        """The dimension of a name."""
+        return self.root[name]
+
+    def __iter__(self) -> Iterator[str]:  # type: ignore[override]  # names, as a mapping's
+        """The names in order."""
+        return iter(self.root)
+
+    def __len__(self) -> int:
+        """How many dimensions there are."""
+        return len(self.root)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a name is searched."""
+        return name in self.root
+
+    def keys(self) -> KeysView[str]:
+        """The names in order."""
+        return self.root.keys()
+
+    def items(self) -> ItemsView[str, Dimension]:
+        """Names with their dimensions."""
+        return self.root.items()
+
+    def contains(self, point: Mapping[str, ParamValue]) -> bool:
+        """Whether a point has a value for each dimension, each of them in it, and nothing else."""
+        return point.keys() == self.root.keys() and all(
+            dimension.contains(point[name]) for name, dimension in self.items()
+        )
+
+    def num_points(self) -> int | None:
+        """How many different points there are; None when a dimension is continuous."""
+        counts = [dimension.num_values() for dimension in self.root.values()]
+        return None if None in counts else math.prod(count for count in counts if count)
+
+    def points(self) -> Iterator[dict[str, ParamValue]]:
+        """Every point, the last dimension changing fastest.
+
+        Raises:
+            ValueError: when a dimension is continuous; ask `num_points` first.
+        """
+        columns = [_all_values(name, dimension) for name, dimension in self.items()]
+        return (dict(zip(self.root, values, strict=True)) for values in product(*columns))
+
+
+def _all_values(name: str, dimension: Dimension) -> tuple[ParamValue, ...]:
+    values = dimension.values()
+    if values is None:
+        msg = f"{name} is continuous: its points cannot be listed"
+        raise ValueError(msg)
+    return values
+
+
+def _check_bounds(low: float, high: float, step: float | None, *, log: bool) -> None:
+    if log and low <= 0:
+        mend = "1" if isinstance(low, int) else "1e-5"
+        _refuse("low", f"must be above 0 on a log scale, found {low:g} (try {mend})")
+    if high < low:
+        _refuse("high", f"must be above low, {low:g}, found {high:g} (swap the two)")
+    if high == low:
+        msg = f"must be above low, {low:g}, found {high:g} (a single value belongs under 'fixed')"
+        _refuse("high", msg)
+    if step is not None and step > high - low:
+        _refuse("step", f"must be at most high - low, {high - low:g}, found {step:g}")
+
+
+def _refuse(within: str, message: str) -> NoReturn:
+    kind = "sweep"
+    raise PydanticCustomError(kind, "{error}", {"within": within, "error": message})
+
+
+def _exact(number: float) -> Decimal:
+    return Decimal(str(number))
+
+
+def _kind(value: ParamValue) -> type:
+    return float if type(value) is int else type(value)
