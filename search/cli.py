@@ -1,0 +1,216 @@
+"""The command line: the only place that catches SearchError and sets the exit code."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from search.errors import InputError, SearchError
+
+app = typer.Typer(
+    help="Finds training configurations that fit the memory you have, and trains only those.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Name = Annotated[str, typer.Argument(help="A sweep's name, as `paretune list` shows it.")]
+SweepFile = Annotated[Path, typer.Argument(help="A sweep file.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Label = Annotated[str, typer.Option("--as", help="The label of a pick.", show_default=False)]
+LATEST = "latest"
+
+
+def main() -> None:
+    """Runs the command and exits: 0 done, 2 input to mend, 3 the machine, 130 interrupted."""
+    try:
+        app()
+    except SearchError as error:
+        typer.echo(str(error), err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        sys.exit(130)
+
+
+def _print_version(value: bool) -> None:  # noqa: FBT001 - typer hands it over so
+    if value:
+        typer.echo(f"paretune {version('paretune')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Options that go before a command."""
+
+
+@app.command()
+def init(
+    path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("sweep.yaml"),
+) -> None:
+    """Write a commented starter sweep file."""
+    from search import pipeline
+
+    pipeline.init(path)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of sweep files, for editors."""
+    from search import pipeline
+
+    pipeline.schema()
+
+
+@app.command()
+def plan(sweep_file: SweepFile, json: Json = False) -> None:
+    """Say what of a sweep's space fits, training nothing."""
+    from search import pipeline
+
+    pipeline.plan(sweep_file, as_json=json)
+
+
+@app.command()
+def sweep(
+    sweep_file: Annotated[
+        Path | None, typer.Argument(help="A sweep file.", show_default=False)
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option(help="Go on with the sweep of this name.", show_default=False)
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="A running Ray cluster.", show_default=False)
+    ] = None,
+) -> None:
+    """Run a sweep, or go on with one."""
+    from search import pipeline
+
+    if (sweep_file is None) == (resume is None):
+        msg = "give a sweep file, or --resume NAME (and not both)"
+        raise InputError(msg)
+    stopped = (
+        pipeline.sweep(sweep_file, address=address)
+        if sweep_file is not None
+        else pipeline.resume(str(resume), address=address)
+    )
+    if stopped:
+        raise typer.Exit(130)
+
+
+@app.command("list")
+def list_(json: Json = False) -> None:
+    """List the sweeps here and how they stand."""
+    from search import pipeline
+
+    pipeline.list_sweeps(as_json=json)
+
+
+@app.command()
+def status(name: Name, json: Json = False) -> None:
+    """Show how one sweep stands."""
+    from search import pipeline
+
+    pipeline.status(name, as_json=json)
+
+
+@app.command()
+def stop(name: Name) -> None:
+    """Ask a running sweep to stop; what is done is kept."""
+    from search import pipeline
+
+    pipeline.stop(name)
+
+
+@app.command()
+def front(name: Name, json: Json = False) -> None:
+    """Show the Pareto front as a table and a chart."""
+    from search import pipeline
+
+    pipeline.front(name, as_json=json)
+
+
+@app.command()
+def pick(
+    name: Name,
+    minimize: Annotated[str | None, typer.Option(help="A metric.", show_default=False)] = None,
+    maximize: Annotated[str | None, typer.Option(help="A metric.", show_default=False)] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(help="A condition, e.g. 'peak_memory <= 20 GiB'.", show_default=False),
+    ] = None,
+    knee: Annotated[bool, typer.Option("--knee", help="The best trade-off of all.")] = False,
+    label: Label = LATEST,
+    json: Json = False,
+) -> None:
+    """Pick one configuration from the front, and say why."""
+    from search import pipeline
+
+    pipeline.pick(
+        name,
+        minimize=minimize,
+        maximize=maximize,
+        where=where or [],
+        knee=knee,
+        label=label,
+        as_json=json,
+    )
+
+
+@app.command()
+def export(
+    name: Name,
+    to: Annotated[str, typer.Option(help="The format: yaml.")] = "yaml",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="A file instead of the screen.", show_default=False),
+    ] = None,
+    trial: Annotated[
+        int | None, typer.Option(help="A trial instead of the pick.", show_default=False)
+    ] = None,
+    label: Label = LATEST,
+) -> None:
+    """Write the picked configuration with its provenance."""
+    from search import pipeline
+
+    pipeline.export(name, to=to, output=output, trial=trial, label=label)
+
+
+@app.command()
+def train(
+    pick_file: Annotated[Path, typer.Argument(help="A file that `export` wrote.")],
+    tokens: Annotated[
+        int | None,
+        typer.Option(help="Train on this many tokens instead.", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The folder for checkpoints.", show_default=False),
+    ] = None,
+) -> None:
+    """Train a picked configuration for production, with checkpoints."""
+    from search import pipeline
+
+    pipeline.train(pick_file, num_tokens=tokens, output=output)
+
+
+@app.command()
+def ui(
+    name: Annotated[
+        str | None, typer.Argument(help="The sweep to open at.", show_default=False)
+    ] = None,
+    port: Annotated[int, typer.Option(help="The port on 127.0.0.1.")] = 5000,
+) -> None:
+    """Open the MLflow UI at a sweep."""
+    from search import pipeline
+
+    pipeline.ui(name, port=port)

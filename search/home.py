@@ -1,0 +1,153 @@
+"""Where a sweep keeps its state: `.paretune/NAME/` in the working folder, or under `PARETUNE_HOME`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from search.errors import InputError, MachineError
+
+LATEST_PICK = "latest"
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def home() -> Path:
+    """The folder that holds one folder for each sweep."""
+    return Path(os.environ.get("PARETUNE_HOME", ".paretune")).absolute()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What stays the same however often a sweep is resumed."""
+
+    sweep_id: str
+    created_at: str
+    tracking_uri: str
+
+
+@dataclass(frozen=True, slots=True)
+class SweepHome:
+    """The folder of one sweep and the files in it."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """The sweep's name."""
+        return self.folder.name
+
+    @property
+    def sweep_file(self) -> Path:
+        """The sweep file as it was when the sweep started."""
+        return self.folder / "sweep.yaml"
+
+    @property
+    def stop_request(self) -> Path:
+        """Its existence asks the running sweep to stop."""
+        return self.folder / "stop-requested"
+
+    def identity(self) -> Identity:
+        """What `create_home` wrote. Raises InputError on a folder that holds no sweep."""
+        try:
+            return Identity(**json.loads(self._identity_file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            msg = f"{self.folder} holds no readable sweep ({error}): remove it and start anew"
+            raise InputError(msg) from error
+
+    def save_pick(self, label: str, pick: Mapping[str, Any]) -> None:
+        """Keeps a pick under a label, over an earlier one of that label."""
+        require_label(label)
+        self._picks.mkdir(exist_ok=True)
+        write_atomically(self._picks / f"{label}.json", json.dumps(pick, indent=2))
+
+    def load_pick(self, label: str) -> dict[str, Any]:
+        """The pick kept under a label. Raises InputError naming the labels there are."""
+        file = self._picks / f"{require_label(label)}.json"
+        if file.is_file():
+            return json.loads(file.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+        known = sorted(path.stem for path in self._picks.glob("*.json"))
+        if not known:
+            msg = f"{self.name}: nothing was picked yet (run: paretune pick {self.name})"
+        else:
+            msg = f"{self.name}: no pick is called {label!r} (there are: {', '.join(known)})"
+        raise InputError(msg)
+
+    @property
+    def _identity_file(self) -> Path:
+        return self.folder / "identity.json"
+
+    @property
+    def _picks(self) -> Path:
+        return self.folder / "picks"
+
+
+def require_label(label: str) -> str:
+    """The label itself. Raises InputError on one that cannot name a file."""
+    if not _LABEL.fullmatch(label):
+        msg = f"--as {label!r}: a label is made of letters, digits, '.', '_' and '-'"
+        raise InputError(msg)
+    return label
+
+
+def write_atomically(file: Path, text: str) -> None:
+    """Writes a file so that a reader or a crash meets either the old text or the new."""
+    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(file)
+
+
+def create_home(name: str, *, sweep_text: str, tracking_uri: str) -> SweepHome:
+    """The new folder of a sweep, with its sweep file and a new identity.
+
+    Raises:
+        InputError: when a sweep of that name exists.
+        MachineError: when the folder cannot be written.
+    """
+    sweep = SweepHome(home() / name)
+    identity = Identity(
+        sweep_id=uuid.uuid4().hex[:12],
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        tracking_uri=tracking_uri,
+    )
+    refuse_existing(name)
+    try:
+        sweep.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(sweep.sweep_file, sweep_text)
+        write_atomically(sweep._identity_file, json.dumps(asdict(identity), indent=2))  # noqa: SLF001 - the class's own file
+    except OSError as error:
+        msg = f"{sweep.folder} cannot be written ({error.strerror}): set PARETUNE_HOME elsewhere"
+        raise MachineError(msg) from error
+    return sweep
+
+
+def refuse_existing(name: str) -> None:
+    """Raises InputError when a sweep of that name exists already."""
+    folder = home() / name
+    if (folder / "identity.json").exists():
+        msg = (
+            f"a sweep called {name!r} exists already in {folder}: go on with it by "
+            f"'paretune sweep --resume {name}', or give the new one another name"
+        )
+        raise InputError(msg)
+
+
+def open_home(name: str) -> SweepHome:
+    """The folder of an existing sweep. Raises InputError naming the sweeps there are."""
+    sweep = SweepHome(home() / name)
+    if name in names():
+        return sweep
+    known = ", ".join(names()) or "none yet"
+    msg = f"there is no sweep called {name!r} in {home()} (there are: {known})"
+    raise InputError(msg)
+
+
+def names() -> list[str]:
+    """The names of all sweeps here, sorted."""
+    return sorted(path.parent.name for path in home().glob("*/identity.json"))

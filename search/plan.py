@@ -1,0 +1,111 @@
+"""What of a search space fits, before anything is trained."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from search.memory.feasibility import DoesNotFit, Verdict
+from search.results import Params, ParamValue
+from search.sweep.space import Space
+from search.training import MEMORY_NEUTRAL
+
+MAX_POINTS = 512
+_VALUES_OF_A_RANGE = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedPoint:
+    """One structure of the space and what is predicted for it."""
+
+    point: Mapping[str, ParamValue]
+    verdict: Verdict
+
+    @property
+    def fits(self) -> bool:
+        """Whether it would be trained."""
+        return not isinstance(self.verdict, DoesNotFit)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for `--json`."""
+        predicted = self.verdict.predicted
+        return {
+            "point": dict(self.point),
+            "fits": self.fits,
+            "predicted_bytes": predicted.expected_bytes,
+            "high_bytes": predicted.high_bytes,
+            "phase": predicted.phase,
+            "parts": dict(predicted.parts),
+            "micro_batch_size": self.verdict.params["micro_batch_size"],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The judged structures; `complete` when they are all there are."""
+
+    points: tuple[PlannedPoint, ...]
+    budget_bytes: int
+    complete: bool
+
+    @property
+    def share_that_fits(self) -> float:
+        """Fraction of the judged structures that fit, 0 to 1."""
+        return sum(point.fits for point in self.points) / len(self.points)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for `--json`."""
+        return {
+            "budget_bytes": self.budget_bytes,
+            "share_that_fits": self.share_that_fits,
+            "complete": self.complete,
+            "points": [point.to_json() for point in self.points],
+        }
+
+
+def plan(
+    space: Space,
+    *,
+    params_of: Callable[[Mapping[str, ParamValue]], Params],
+    fits: Callable[[Params], Verdict],
+    budget_bytes: int,
+    on_point: Callable[[PlannedPoint], None],
+) -> Plan:
+    """Every structure of a space judged; a spread of 512 of them where there are more.
+
+    A structure is a point without the dimensions that change no tensor's size. A range stands for
+    5 values from its low to its high end.
+    """
+    structures, complete = structure_points(space)
+    points = []
+    for structure in structures:
+        planned = PlannedPoint(point=structure, verdict=fits(params_of(structure)))
+        on_point(planned)
+        points.append(planned)
+    return Plan(points=tuple(points), budget_bytes=budget_bytes, complete=complete)
+
+
+def structure_points(space: Space) -> tuple[list[dict[str, ParamValue]], bool]:
+    """The structures to judge, and whether they are all there are."""
+    relevant = {name: dim for name, dim in space.items() if name not in MEMORY_NEUTRAL}
+    exact = all(dim.values() is not None for dim in relevant.values())
+    axes = [dim.values() or dim.spread(_VALUES_OF_A_RANGE) for dim in relevant.values()]
+    count = 1
+    for axis in axes:
+        count *= len(axis)
+    if count <= MAX_POINTS:
+        chosen: Iterator[int] | list[int] = iter(range(count))
+    else:
+        chosen = sorted(random.Random(0).sample(range(count), MAX_POINTS))  # noqa: S311 - a spread, no secret
+    points = [dict(zip(relevant, _at(axes, index), strict=True)) for index in chosen]
+    return points, exact and count <= MAX_POINTS
+
+
+def _at(axes: list[tuple[ParamValue, ...]], index: int) -> list[ParamValue]:
+    values = []
+    for axis in reversed(axes):
+        index, position = divmod(index, len(axis))
+        values.append(axis[position])
+    return values[::-1]

@@ -1,0 +1,144 @@
+"""A running sweep on the screen: live on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from search.metric import Metric, oriented_values
+from search.pareto import hypervolume, reference_point
+from search.results import Outcome, Trial
+from search.trials.run import Event, TrialFinished, TrialProgress, TrialRefused, TrialStarted
+from search.units import format_bytes, format_seconds, format_value
+
+_SHOWN_ALWAYS = (Outcome.PRUNED_BY_MEMORY, Outcome.OUT_OF_MEMORY)
+
+
+class SweepProgress:
+    """Takes the events of a sweep and shows how it stands.
+
+    Left out: anything that must outlive the screen; the ledger keeps that.
+    """
+
+    def __init__(self, console: Console, *, num_trials: int, metrics: tuple[Metric, ...]) -> None:
+        """Starts the clock.
+
+        Args:
+            console: where to show it.
+            num_trials: how many trials the sweep asks for.
+            metrics: what it optimizes.
+        """
+        self._console = console
+        self._metrics = metrics
+        self._num_trials = num_trials
+        self._counts: Counter[Outcome] = Counter()
+        self._completed: list[Trial] = []
+        self._running: dict[int, TrialProgress | TrialStarted] = {}
+        self._started_at = time.monotonic()
+        self._num_before = 0
+        self._bar = Progress(
+            TextColumn("[bold]trials"), BarColumn(bar_width=None), MofNCompleteColumn()
+        )
+        self._task = self._bar.add_task("trials", total=num_trials)
+        self._live = Live(
+            console=console, get_renderable=self._render, refresh_per_second=4, transient=True
+        )
+
+    def seed(self, trials: tuple[Trial, ...], refused: tuple[Trial, ...]) -> None:
+        """Counts in what was done before a sweep was resumed."""
+        for trial in (*trials, *refused):
+            self._count(trial)
+        self._num_before = self._num_done
+
+    def __enter__(self) -> Self:
+        """Shows the live view where there is a terminal."""
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Takes the live view away."""
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Shows what an event changes."""
+        if isinstance(event, TrialFinished | TrialRefused):
+            self._running.pop(event.trial.number, None)
+            self._count(event.trial)
+            self._console.print(self._line(event.trial), highlight=False)
+        elif isinstance(event, TrialProgress | TrialStarted):
+            self._running[event.number] = event
+
+    def _count(self, trial: Trial) -> None:
+        self._counts[trial.outcome] += 1
+        if trial.outcome is Outcome.COMPLETED:
+            self._completed.append(trial)
+        self._bar.update(self._task, completed=min(self._num_done, self._num_trials))
+
+    @property
+    def _num_done(self) -> int:
+        return self._counts.total() - self._counts[Outcome.PRUNED_BY_MEMORY]
+
+    def _line(self, trial: Trial) -> Text:
+        refused = trial.outcome is Outcome.PRUNED_BY_MEMORY
+        head = "refused" if refused else f"[{self._num_done}/{self._num_trials}] {trial.number:>3}"
+        figures = [
+            f"{metric.name} {format_value(trial.metrics[metric.name], metric.unit)}"
+            for metric in self._metrics
+            if metric.name in trial.metrics
+        ]
+        if trial.predicted is not None:
+            figures.append(f"predicted {format_bytes(trial.predicted.expected_bytes)}")
+        if trial.message and not refused:
+            figures.append(trial.message.strip().splitlines()[-1])
+        style = "" if trial.outcome is Outcome.COMPLETED else "yellow"
+        return Text(f"{head} {trial.outcome.value}: {', '.join(figures)}", style=style)
+
+    def _render(self) -> Group:
+        return Group(self._bar, self._counts_line(), self._best_table(), self._time_line())
+
+    def _counts_line(self) -> Text:
+        shown = [*_SHOWN_ALWAYS, *(o for o in self._counts if o not in _SHOWN_ALWAYS)]
+        counts = [f"{outcome.value.replace('_', ' ')} {self._counts[outcome]}" for outcome in shown]
+        return Text(" · ".join([f"running {len(self._running)}", *counts]))
+
+    def _best_table(self) -> Table:
+        table = Table.grid(padding=(0, 2))
+        for metric in self._metrics:
+            best = min(
+                (t for t in self._completed if metric.name in t.metrics),
+                key=lambda trial: metric.oriented(trial.metrics[metric.name]),
+                default=None,
+            )
+            if best is not None:
+                value = format_value(best.metrics[metric.name], metric.unit)
+                table.add_row(f"best {metric.name}", value, f"trial {best.number}")
+        points = [oriented_values(self._metrics, trial.metrics) for trial in self._completed]
+        known = [point for point in points if point is not None]
+        if known:
+            volume = hypervolume(known, reference_point(known))
+            table.add_row("hypervolume", f"{volume:.4g}", "")
+        return table
+
+    def _time_line(self) -> Text:
+        elapsed = time.monotonic() - self._started_at
+        done = self._num_done - self._num_before
+        text = f"elapsed {format_seconds(elapsed)}"
+        if done:
+            left = max(0, self._num_trials - self._num_done) * elapsed / done
+            text += f", about {format_seconds(left)} to go"
+        return Text(text, style="dim")

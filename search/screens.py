@@ -1,0 +1,122 @@
+"""Tables for the terminal: what is planned, what there is, how it stands."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+
+from search.memory.feasibility import DoesNotFit
+from search.plan import Plan, PlannedPoint
+from search.results import Outcome, Trial
+from search.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How one sweep stands."""
+
+    name: str
+    created_at: str
+    running: bool
+    num_trials: int
+    counts: Counter[Outcome]
+    num_unfinished: int
+
+    @property
+    def num_done(self) -> int:
+        """Trials that ended, refusals left out."""
+        return self.counts.total() - self.counts[Outcome.PRUNED_BY_MEMORY]
+
+    @property
+    def state(self) -> str:
+        """`running`, `finished`, or `interrupted` when it can be resumed."""
+        if self.running:
+            return "running"
+        return "finished" if self.num_done >= self.num_trials else "interrupted"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for `--json`."""
+        return {
+            "name": self.name,
+            "created_at": self.created_at,
+            "state": self.state,
+            "trials": self.num_trials,
+            "done": self.num_done,
+            "counts": {outcome.value: self.counts[outcome] for outcome in Outcome},
+        }
+
+
+def standing(  # noqa: PLR0913 - one argument for each of its sources
+    *,
+    name: str,
+    created_at: str,
+    running: bool,
+    num_trials: int,
+    trials: Iterable[Trial],
+    num_unfinished: int,
+) -> Standing:
+    """The standing of a sweep from what its ledger holds, refusals among `trials`."""
+    return Standing(
+        name=name,
+        created_at=created_at,
+        running=running,
+        num_trials=num_trials,
+        counts=Counter(trial.outcome for trial in trials),
+        num_unfinished=num_unfinished,
+    )
+
+
+def standings_table(standings: Iterable[Standing]) -> Table:
+    """One row a sweep."""
+    table = Table("sweep", "state", "trials", *_COUNTED.values(), "started")
+    for row in standings:
+        counts = [str(row.counts[outcome]) for outcome in _COUNTED]
+        table.add_row(
+            row.name, row.state, f"{row.num_done}/{row.num_trials}", *counts, row.created_at
+        )
+    return table
+
+
+_COUNTED = {
+    Outcome.COMPLETED: "completed",
+    Outcome.PRUNED_BY_MEMORY: "pruned by memory",
+    Outcome.OUT_OF_MEMORY: "out of memory",
+    Outcome.DIVERGED: "diverged",
+    Outcome.FAILED: "failed",
+}
+
+
+def plan_table(plan: Plan) -> Table:
+    """One row a structure, the tightest that fits and the first that does not next to each other."""
+    names = list(plan.points[0].point)
+    table = Table(*names, "predicted peak", "fits", "decided by")
+    for point in sorted(plan.points, key=lambda p: p.verdict.predicted.expected_bytes):
+        style = "" if point.fits else "yellow"
+        table.add_row(*(str(point.point[name]) for name in names), *_judged(point), style=style)
+    return table
+
+
+def _judged(point: PlannedPoint) -> tuple[str, str, str]:
+    predicted = point.verdict.predicted
+    part = max(predicted.parts, key=lambda name: predicted.parts[name], default="")
+    over = (
+        f"no, {format_bytes(point.verdict.excess_bytes)} over"
+        if isinstance(point.verdict, DoesNotFit)
+        else "yes"
+    )
+    decided = f"{part} in {predicted.phase.replace('_', ' ')}"
+    return format_bytes(predicted.expected_bytes), over, decided
+
+
+def plan_summary(plan: Plan) -> str:
+    """The share of the space that fits, in a sentence."""
+    num_fitting = sum(point.fits for point in plan.points)
+    which = "structures" if plan.complete else "structures looked at"
+    return (
+        f"{num_fitting} of {len(plan.points)} {which} fit into {format_bytes(plan.budget_bytes)} "
+        f"({plan.share_that_fits:.0%})"
+    )

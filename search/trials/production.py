@@ -1,0 +1,125 @@
+"""The production run of one picked configuration: checkpoints on the way, weights at the end."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import torch
+
+from search.errors import InputError, MachineError
+from search.memory.device import Device
+from search.memory.measurement import is_out_of_memory, measure_peak
+from search.metric import PEAK_MEMORY, TOKENS_PER_SECOND
+from search.objective import Objective
+from search.results import CurvePoint, Outcome, Params, Trial
+from search.training import TrainingRun
+
+CHECKPOINT_SECONDS = 60.0
+_CHECKPOINT = "checkpoint.pt"
+WEIGHTS = "model.pt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductionJob:
+    """What to train, on how many tokens, and where its files go."""
+
+    objective: Objective
+    params: Params
+    num_tokens: int
+    device: Device
+    folder: Path
+
+
+def train(job: ProductionJob, *, on_step: Callable[[int, float], None], stop: Event) -> Trial | None:
+    """The finished run as a trial; None when stopped, with a checkpoint to go on from.
+
+    Goes on from the checkpoint in the folder when there is one of the same configuration.
+
+    Args:
+        job: what to train.
+        on_step: told the tokens seen and the loss after each optimizer step.
+        stop: set it and the run stops after the step it is in.
+
+    Raises:
+        MachineError: when memory runs out or the folder cannot be written.
+        InputError: when the loss diverges, or the folder holds another run's checkpoint.
+    """
+    started_at = time.time()
+    try:
+        job.folder.mkdir(parents=True, exist_ok=True)
+        with measure_peak(job.device.torch_device) as peak:
+            run = _new_run(job)
+            resumed_at = run.tokens_seen
+            curve, seconds = _train_to_the_end(run, job, on_step=on_step, stop=stop)
+            if not run.done:
+                return None
+            metrics = run.evaluate()
+            torch.save(run.model.state_dict(), job.folder / WEIGHTS)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        msg = f"the run does not fit into this device's memory: {error}"
+        raise MachineError(msg) from error
+    except OSError as error:
+        msg = f"{job.folder} cannot be written: {error.strerror} (give another by --output)"
+        raise MachineError(msg) from error
+    metrics[PEAK_MEMORY.name] = float(peak.num_bytes)
+    metrics[TOKENS_PER_SECOND.name] = (run.tokens_seen - resumed_at) / max(seconds, 1e-9)
+    return Trial(
+        number=0,
+        params=job.params,
+        outcome=Outcome.COMPLETED,
+        metrics=metrics,
+        started_at=started_at,
+        duration_seconds=time.time() - started_at,
+        curve=tuple(curve),
+    )
+
+
+def _new_run(job: ProductionJob) -> TrainingRun:
+    run = TrainingRun(
+        job.objective, job.params, num_tokens=job.num_tokens, device=job.device.torch_device
+    )
+    file = job.folder / _CHECKPOINT
+    if file.is_file():
+        saved = torch.load(file, map_location=job.device.torch_device, weights_only=False)
+        if saved["identity"] != _identity(job):
+            msg = f"{file} is of another configuration (give another folder by --output)"
+            raise InputError(msg)
+        run.load_state_dict(saved["run"])
+    return run
+
+
+def _identity(job: ProductionJob) -> dict[str, Any]:
+    return {"params": dict(job.params), "num_tokens": job.num_tokens}
+
+
+def _save(run: TrainingRun, job: ProductionJob) -> None:
+    partial = job.folder / f"{_CHECKPOINT}.partial"
+    torch.save({"identity": _identity(job), "run": run.state_dict()}, partial)
+    partial.replace(job.folder / _CHECKPOINT)
+
+
+def _train_to_the_end(
+    run: TrainingRun, job: ProductionJob, *, on_step: Callable[[int, float], None], stop: Event
+) -> tuple[list[CurvePoint], float]:
+    curve: list[CurvePoint] = []
+    started = saved_at = time.monotonic()
+    while not run.done and not stop.is_set():
+        loss = run.step().loss.item()
+        if not math.isfinite(loss):
+            msg = f"the loss became {loss} after {run.tokens_seen} tokens (lower learning_rate)"
+            raise InputError(msg)
+        curve.append(CurvePoint(name="training_loss", num_tokens=run.tokens_seen, value=loss))
+        on_step(run.tokens_seen, loss)
+        if time.monotonic() - saved_at > CHECKPOINT_SECONDS:
+            _save(run, job)
+            saved_at = time.monotonic()
+    _save(run, job)
+    return curve, time.monotonic() - started
