@@ -1,7 +1,7 @@
 """A decoder-only transformer over bytes, judged in bits per byte.
 
 Tensors carry their shape: B samples, T positions, C channels (the width), H heads, D channels of a
-head, V values of a byte.
+head, E pairs of them, V values of a byte.
 """
 
 from __future__ import annotations
@@ -118,14 +118,17 @@ class LanguageModel:
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Mean cross-entropy in nats per byte."""
         logits_BTV = model(batch["inputs"])
-        return functional.cross_entropy(logits_BTV.flatten(0, 1), batch["targets"].flatten())
+        return functional.cross_entropy(
+            logits_BTV.flatten(0, 1).float(),  # bf16 would round the loss to 3 figures
+            batch["targets"].flatten(),
+        )
 
     def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
         """Bits per byte over all held-out bytes, each window from an empty context."""
         total_nats, total_bytes = 0.0, 0
         for batch in batches:
             count = self.num_tokens(batch)
-            total_nats += self.loss(model, batch).float().item() * count
+            total_nats += self.loss(model, batch).item() * count
             total_bytes += count
         return {"bits_per_byte": total_nats / total_bytes / math.log(2)}
 
@@ -144,6 +147,7 @@ class Decoder(nn.Module):
     def __init__(self, params: LanguageModelParams) -> None:
         """Weights of every linear map are drawn from N(0, 0.02), as in GPT-2."""
         super().__init__()
+        self.head_width = params.width // params.heads
         self.embedding = nn.Embedding(NUM_BYTES, params.width)
         self.blocks = nn.ModuleList(Block(params) for _ in range(params.depth))
         self.norm = nn.LayerNorm(params.width)
@@ -153,8 +157,9 @@ class Decoder(nn.Module):
     def forward(self, bytes_BT: Tensor) -> Tensor:
         """Logits of the next byte at each position."""
         x_BTC = self.embedding(bytes_BT)
+        turns = rotary_turns(bytes_BT.shape[1], self.head_width, x_BTC.device)
         for block in self.blocks:
-            x_BTC = block(x_BTC)
+            x_BTC = block(x_BTC, *turns)
         return self.head(self.norm(x_BTC))  # type: ignore[no-any-return]
 
 
@@ -174,9 +179,9 @@ class Block(nn.Module):
             nn.Dropout(params.dropout),
         )
 
-    def forward(self, x_BTC: Tensor) -> Tensor:
+    def forward(self, x_BTC: Tensor, cosine_TE: Tensor, sine_TE: Tensor) -> Tensor:
         """The residual stream after this block."""
-        x_BTC = x_BTC + self.attention(self.attention_norm(x_BTC))
+        x_BTC = x_BTC + self.attention(self.attention_norm(x_BTC), cosine_TE, sine_TE)
         return x_BTC + self.feed_forward(self.feed_forward_norm(x_BTC))  # type: ignore[no-any-return]
 
 
@@ -191,14 +196,14 @@ class Attention(nn.Module):
         self.queries_keys_values = nn.Linear(params.width, 3 * params.width)
         self.output = nn.Linear(params.width, params.width)
 
-    def forward(self, x_BTC: Tensor) -> Tensor:
+    def forward(self, x_BTC: Tensor, cosine_TE: Tensor, sine_TE: Tensor) -> Tensor:
         """What each position gathers from those before it."""
         B, T, C = x_BTC.shape
         qkv = self.queries_keys_values(x_BTC).view(B, T, 3, self.heads, C // self.heads)
         q_BHTD, k_BHTD, v_BHTD = qkv.permute(2, 0, 3, 1, 4)
         gathered_BHTD = functional.scaled_dot_product_attention(
-            rotated(q_BHTD),
-            rotated(k_BHTD),
+            rotated(q_BHTD, cosine_TE, sine_TE),
+            rotated(k_BHTD, cosine_TE, sine_TE),
             v_BHTD,
             dropout_p=self.dropout if self.training else 0.0,
             is_causal=True,
@@ -207,18 +212,27 @@ class Attention(nn.Module):
         return functional.dropout(output, self.dropout, self.training)
 
 
-def rotated(x_BHTD: Tensor) -> Tensor:
-    """Queries or keys, each pair of channels turned by an angle that grows with the position.
+def rotary_turns(length: int, head_width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of the angle of each position and pair of channels, fp32, (T, E).
 
-    Source: Su et al. 2021, arXiv 2104.09864, equation 34, pairing the two halves of D.
+    Source: Su et al. 2021, arXiv 2104.09864, section 3.2.2.
     """
-    T, D = x_BHTD.shape[-2:]
-    device = x_BHTD.device
-    frequencies = 10_000.0 ** (-torch.arange(0, D, 2, device=device, dtype=torch.float32) / D)
-    angles = torch.outer(torch.arange(T, device=device, dtype=torch.float32), frequencies)
-    cosine, sine = angles.cos().to(x_BHTD.dtype), angles.sin().to(x_BHTD.dtype)
+    pairs_E = torch.arange(0, head_width, 2, device=device, dtype=torch.float32)
+    positions_T = torch.arange(length, device=device, dtype=torch.float32)
+    angles_TE = torch.outer(positions_T, 10_000.0 ** (-pairs_E / head_width))
+    return angles_TE.cos(), angles_TE.sin()
+
+
+def rotated(x_BHTD: Tensor, cosine_TE: Tensor, sine_TE: Tensor) -> Tensor:
+    """Queries or keys, each pair of channels turned by its angle.
+
+    Source: the same, equation 34; the pairs are taken from the two halves of D.
+    """
+    cosine_TE, sine_TE = cosine_TE.to(x_BHTD.dtype), sine_TE.to(x_BHTD.dtype)
     first, second = x_BHTD.chunk(2, dim=-1)
-    return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
+    return torch.cat(
+        [first * cosine_TE - second * sine_TE, first * sine_TE + second * cosine_TE], dim=-1
+    )
 
 
 def _initialize(module: nn.Module) -> None:

@@ -1,14 +1,18 @@
-"""The one training step. The memory tracer and the worker both drive it; only the device differs."""
+"""The one training step, which the memory tracer and the worker both drive.
+
+Longer than most modules: whatever decides a step's tensors is in one place, so that what is
+predicted is what runs.
+"""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from itertools import islice
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
@@ -22,7 +26,10 @@ from search.objective import Split
 
 if TYPE_CHECKING:
     from search.objective import Batch, Objective
-    from search.results import Params
+    from search.results import Params, ParamValue
+
+    _GetState = Callable[[], Tensor]
+    _SetState = Callable[[Tensor], None]
 
 
 class Precision(StrEnum):
@@ -84,6 +91,11 @@ class TrainingParams:
                 f"micro_batch_size {self.micro_batch_size} does not divide "
                 f"batch_size {self.batch_size}",
             )
+        else:
+            _require(
+                self.micro_batch_size in ("equal", "auto"),
+                "micro_batch_size must be a number, equal or auto",
+            )
 
     @classmethod
     def of(cls, params: Params) -> Self:
@@ -101,12 +113,27 @@ def _require(condition: bool, message: str) -> None:  # noqa: FBT001
         raise ValueError(message)
 
 
-MEMORY_NEUTRAL = frozenset({"learning_rate", "weight_decay", "warmup_fraction", "seed"})
+MEMORY_NEUTRAL = frozenset({"learning_rate", "warmup_fraction", "seed"})
 """Training dimensions that change no tensor's size."""
+_SWITCHES = frozenset({"weight_decay", "momentum", "clip_norm"})
+"""Change which tensors there are when they turn 0, and nothing otherwise."""
+
+
+def memory_key(params: Params) -> dict[str, ParamValue]:
+    """What decides the memory of a configuration: two with equal keys need the same."""
+    return {
+        name: bool(value) if name in _SWITCHES else value
+        for name, value in params.items()
+        if name not in MEMORY_NEUTRAL
+    }
 
 
 def micro_batch_size(params: Params) -> int:
-    """Samples in one forward pass, `equal` resolved. Raises InputError on `auto`, which only a memory prediction can resolve."""
+    """Samples in one forward pass, `equal` resolved.
+
+    Raises:
+        InputError: on `auto`, which only a memory prediction can resolve.
+    """
     training = TrainingParams.of(params)
     if training.micro_batch_size == "equal":
         return training.batch_size
@@ -134,7 +161,7 @@ def learning_rate_factor(before: float, after: float, warmup_fraction: float) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """One optimizer step: the mean loss over its tokens, a scalar tensor, and how many there were."""
+    """One optimizer step: the mean loss over its tokens, a scalar tensor, and their number."""
 
     loss: Tensor
     num_tokens: int
@@ -143,11 +170,12 @@ class StepResult:
 class TrainingRun:
     """One configuration in training, from a new model to its evaluation.
 
-    Deterministic on one device for a given `seed`. Left out: the time limit, the memory budget
-    and what a failure means, which are the caller's.
+    Deterministic on one device for a given `seed`, which it gives to the global generators: one
+    run at a time. Left out: the time limit, the memory budget and what a failure means, which are
+    the caller's.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the tracer replaces both streams of data
         self,
         objective: Objective,
         params: Params,
@@ -204,7 +232,7 @@ class TrainingRun:
         return self.tokens_seen >= self.num_tokens
 
     def step(self) -> StepResult:
-        """One optimizer step over micro-batches that make up `batch_size` samples."""
+        """One optimizer step over `batch_size` samples, cut into micro-batches."""
         self.model.train()
         micro_batches = self._next_micro_batches()
         counts = [self.objective.num_tokens(batch) for batch in micro_batches]
@@ -217,8 +245,15 @@ class TrainingRun:
         return StepResult(loss=total, num_tokens=step_tokens)
 
     def _next_micro_batches(self) -> list[Batch]:
-        count = self.training.batch_size // micro_batch_size(self.params)
-        micro_batches = list(islice(self._batches, count))
+        """Filled up by samples, not by count: how a step is cut must not change what is in it."""
+        micro_batches: list[Batch] = []
+        num_samples = 0
+        while num_samples < self.training.batch_size:
+            batch = next(self._batches, None)
+            if batch is None:
+                break
+            micro_batches.append(batch)
+            num_samples += len(next(iter(batch.values())))
         if not micro_batches:
             msg = f"the data ended after {self.tokens_seen} of {self.num_tokens} tokens"
             raise InputError(msg)
@@ -236,7 +271,7 @@ class TrainingRun:
             self._scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), self.training.clip_norm)
         scale_before = self._scaler.get_scale()
-        self._scaler.step(self.optimizer)
+        self._scaler.step(self.optimizer)  # leaves the step out when a gradient overflowed
         self._scaler.update()
         self.overflow_steps += int(self._scaler.get_scale() < scale_before)
         self.optimizer.zero_grad(set_to_none=True)
@@ -263,12 +298,13 @@ class TrainingRun:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self._scaler.state_dict(),
+            "generators": {name: get() for name, (get, _) in _generators(self.device).items()},
             "tokens_seen": self.tokens_seen,
             "overflow_steps": self.overflow_steps,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from `state_dict`: the data are read again up to the tokens already seen."""
+        """Goes on, in a new run, from `state_dict`: the data are read again up to where it was."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self._scaler.load_state_dict(state["scaler"])
@@ -276,6 +312,8 @@ class TrainingRun:
             skipped = self._next_micro_batches()
             self.tokens_seen += sum(map(self.objective.num_tokens, skipped))
         self.overflow_steps = state["overflow_steps"]
+        for name, (_, put) in _generators(self.device).items():
+            put(state["generators"][name].cpu())
 
     def _on_device(self, batch: Batch) -> Batch:
         return {name: tensor.to(self.device) for name, tensor in batch.items()}
@@ -285,6 +323,20 @@ class TrainingRun:
             self.training.precision
         )
         return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype)
+
+
+def _generators(device: torch.device) -> dict[str, tuple[_GetState, _SetState]]:
+    """How to read and set the state of each generator that a step may draw from."""
+    generators: dict[str, tuple[_GetState, _SetState]] = {
+        "cpu": (torch.get_rng_state, torch.set_rng_state)
+    }
+    if device.type != "cpu":
+        module = torch.get_device_module(device)
+        generators[device.type] = (
+            partial(module.get_rng_state, device),
+            partial(module.set_rng_state, device=device),
+        )
+    return generators
 
 
 def new_optimizer(model: nn.Module, training: TrainingParams) -> torch.optim.Optimizer:
@@ -300,7 +352,7 @@ def new_optimizer(model: nn.Module, training: TrainingParams) -> torch.optim.Opt
 
 
 def checkpoint_blocks(model: nn.Module) -> None:
-    """Wraps each block of the model so that its activations are computed again in the backward pass.
+    """Wraps each block of the model, so that the backward pass computes its activations again.
 
     A block is an element of an outermost `nn.ModuleList`.
 
@@ -309,7 +361,7 @@ def checkpoint_blocks(model: nn.Module) -> None:
     """
     blocks = set(_outermost_blocks(model))
     if not blocks:
-        msg = "activation_checkpointing: the model keeps no blocks in an nn.ModuleList (set it to false)"
+        msg = "activation_checkpointing: the model has no nn.ModuleList of blocks (set it to false)"
         raise InputError(msg)
     apply_activation_checkpointing(model, check_fn=lambda module: module in blocks)
 
