@@ -28,9 +28,10 @@ _NOT_LIBRARY = frozenset(
     {
         *("test", "tests", "__pycache__", "site-packages", "dist-packages", "sitecustomize.py"),
         *("ensurepip", "lib-dynload", "distutils", "lib2to3", "idlelib", "tkinter", "turtledemo"),
+        "encodings",
     }
 )
-"""Installed beside the library, shipped apart by some systems, or its tests."""
+"""Beside the library, shipped apart by some systems, its tests, tables that repeat each other."""
 _MADE_AT_BUILD = ("config-", "_sysconfigdata")
 """Differ between two builds of one version of Python."""
 _HELD_OUT_ONE_IN = 10

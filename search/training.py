@@ -216,7 +216,7 @@ class TrainingRun:
         with self.device:
             model = self.objective.model(self.params)
         if self.training.precision is Precision.BF16:
-            model = model.to(torch.bfloat16)
+            _convert(model, torch.bfloat16)
         if self.training.activation_checkpointing:
             checkpoint_blocks(model)
         return model
@@ -337,6 +337,13 @@ def _generators(device: torch.device) -> dict[str, tuple[_GetState, _SetState]]:
             partial(module.set_rng_state, device=device),
         )
     return generators
+
+
+def _convert(model: nn.Module, dtype: torch.dtype) -> None:
+    """As `model.to(dtype)`, which cannot convert the parameters of a model on fake tensors."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.to(dtype)
 
 
 def new_optimizer(model: nn.Module, training: TrainingParams) -> torch.optim.Optimizer:
