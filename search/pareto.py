@@ -53,7 +53,7 @@ def ranks(points: ArrayLike) -> NDArray[np.int64]:
 
 
 def reference_point(points: ArrayLike) -> NDArray[np.float64]:
-    """The worst of each coordinate and a margin, shape (num_metrics,): every given point dominates it.
+    """The worst of each coordinate and a margin, shape (num_metrics,): all points dominate it.
 
     The margin is a tenth of the coordinate's spread; without spread, a tenth of its size, or 1 at
     0. Hypervolumes compare only when they are taken against the same reference point.

@@ -1,0 +1,214 @@
+"""The MLflow store: where it is, opening it once and safely, and showing it."""
+
+from __future__ import annotations
+
+import fcntl
+import getpass
+import logging
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from search.errors import MachineError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+URI_VARIABLE = "MLFLOW_TRACKING_URI"
+_SQLITE = "sqlite:///"
+_DEFAULT_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
+_SETTINGS = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # 7 would hold the record up for minutes
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "ERROR",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
+
+
+def store_uri(uri: str | None = None) -> str:
+    """The absolute URI of the store: the given one, `MLFLOW_TRACKING_URI`, or `mlflow.db` here.
+
+    Raises:
+        MachineError: when MLflow itself would read another store here, an older `mlruns` folder.
+    """
+    chosen = uri or os.environ.get(URI_VARIABLE)
+    if not chosen:
+        _refuse_file_store(Path("mlruns"))
+        chosen = f"{_SQLITE}mlflow.db"
+    if not chosen.startswith(_SQLITE):
+        return chosen
+    path, mark, options = chosen.removeprefix(_SQLITE).partition("?")
+    return f"{_SQLITE}{Path(path).absolute()}{mark}{options}"
+
+
+def _refuse_file_store(folder: Path) -> None:
+    """Source: MLflow 3.17, tracking/_tracking_service/utils.py, `_has_existing_mlruns_data`."""
+    if not any(found.parent.name.isdigit() for found in folder.glob("*/meta.yaml")):
+        return
+    msg = (
+        f"{folder.absolute()}: holds runs in MLflow's old format, which hides a new store beside it"
+        f" (set {URI_VARIABLE}=sqlite:///mlflow.db, or convert it: mlflow migrate-filestore"
+        " --source mlruns --target sqlite:///mlflow.db and move the folder away)"
+    )
+    raise MachineError(msg)
+
+
+def open_client(uri: str) -> MlflowClient:
+    """A client of the store at `uri`, created and migrated if it is new.
+
+    Raises:
+        MachineError: when it cannot be reached or written.
+    """
+    _quieten()
+    _check_reachable(uri)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # MLflow's use of SQLAlchemy
+        return _new_client(uri)
+
+
+def _new_client(uri: str) -> MlflowClient:
+    with store_faults(uri), _alone(uri):
+        from mlflow import MlflowClient
+
+        return MlflowClient(uri)
+
+
+@contextmanager
+def store_faults(uri: str) -> Iterator[None]:
+    """Turns what MLflow raises about a store into a MachineError that names it."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except (MlflowException, OSError) as error:
+        raise _unusable(uri, error) from error
+
+
+def _unusable(uri: str, error: Exception) -> MachineError:
+    return MachineError(
+        f"MLflow store {uri}: {first_line(error)} (mend it, or set {URI_VARIABLE} to another store)"
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, without the pages that a database driver appends."""
+    return next(iter(str(error).strip().splitlines()), "") or repr(error)
+
+
+def _quieten() -> None:
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
+
+
+def _check_reachable(uri: str) -> None:
+    """Finds in seconds what MLflow would retry for minutes."""
+    try:
+        if uri.startswith(_SQLITE):
+            _check_sqlite(_sqlite_path(uri))
+        else:
+            _check_database_server(uri)
+    except (OSError, sqlite3.Error) as error:
+        raise _unusable(uri, error) from error
+
+
+def _sqlite_path(uri: str) -> Path:
+    return Path(uri.removeprefix(_SQLITE).partition("?")[0])
+
+
+def _check_sqlite(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(path, timeout=10, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("CREATE TABLE paretune_probe (x)")
+        connection.execute("ROLLBACK")
+
+
+def _check_database_server(uri: str) -> None:
+    parts = urlsplit(uri)
+    default_port = _DEFAULT_PORTS.get(parts.scheme.partition("+")[0])
+    if default_port and parts.hostname:
+        socket.create_connection((parts.hostname, parts.port or default_port), timeout=10).close()
+
+
+@contextmanager
+def _alone(uri: str) -> Iterator[None]:
+    """Holds a lock on the store's folder: two that create one SQLite store at once destroy it."""
+    if not uri.startswith(_SQLITE):
+        yield
+        return
+    folder = os.open(_sqlite_path(uri).parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def open_experiment(client: MlflowClient, name: str) -> str:
+    """The id of the experiment of that name, created if there is none.
+
+    Raises:
+        MachineError: when it lies in MLflow's bin.
+    """
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        try:
+            return str(client.create_experiment(name))
+        except MlflowException:  # another sweep of this name was a moment faster
+            found = client.get_experiment_by_name(name)
+            if found is None:
+                raise
+    if found.lifecycle_stage != "active":
+        msg = (
+            f"MLflow experiment {name!r} was deleted (mlflow experiments restore"
+            f" --experiment-id {found.experiment_id}, or give the sweep another name)"
+        )
+        raise MachineError(msg)
+    return str(found.experiment_id)
+
+
+def user_name() -> str:
+    """Who records, as the system knows them."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "unknown"
+
+
+def experiment_url(uri: str, experiment_id: str, *, port: int = 5000) -> str:
+    """Where a browser shows an experiment: at its server, or at `serve_ui` on this machine."""
+    base = uri.rstrip("/") if uri.startswith("http") else f"http://127.0.0.1:{port}"
+    return f"{base}/#/experiments/{experiment_id}/runs"
+
+
+def serve_ui(uri: str, *, port: int = 5000) -> int:
+    """Runs MLflow's own UI on 127.0.0.1 until it is interrupted; its exit status.
+
+    A store that is a server needs none: returns 0 at once.
+    """
+    if uri.startswith("http"):
+        return 0
+    open_client(uri)
+    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    with subprocess.Popen(command) as process:  # noqa: S603 - our own interpreter, no shell
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.terminate()
+            process.wait()
+            return 0
