@@ -83,7 +83,7 @@ def load_objective(path: str) -> type[Objective]:
         InputError: naming what the module does offer.
     """
     module_name, _, name = path.partition(":")
-    if not module_name or not name:
+    if not all(part.isidentifier() for part in (*module_name.split("."), name)):
         msg = f"{path!r} is not of the form 'package.module:Name'"
         raise InputError(msg)
     found = getattr(_module(module_name), name, None)

@@ -6,7 +6,7 @@ import math
 from collections.abc import ItemsView, Iterator, KeysView, Mapping
 from decimal import Decimal
 from itertools import product
-from typing import Annotated, NoReturn, Self
+from typing import Annotated, Self
 
 from pydantic import (
     AfterValidator,
@@ -19,10 +19,9 @@ from pydantic import (
     Tag,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from search.results import ParamValue
-from search.sweep.words import found, repeated
+from search.sweep.words import found, refuse, repeated
 
 STRICT = ConfigDict(
     frozen=True,
@@ -37,7 +36,7 @@ STRICT = ConfigDict(
 
 def _scalar(value: object) -> object:
     if isinstance(value, list | Mapping):
-        _refuse("", f"must be one value, found {found(value)}")
+        refuse(f"must be one value, found {found(value)}")
     return value
 
 
@@ -67,7 +66,7 @@ class FloatRange(BaseModel):
     def _sound(self) -> Self:
         _check_bounds(self.low, self.high, self.step, log=self.log)
         if self.log and self.step is not None:
-            _refuse("step", "does not go with log (leave one of them out)")
+            refuse("does not go with log (leave one of them out)", within="step")
         return self
 
     def contains(self, value: ParamValue) -> bool:
@@ -112,7 +111,7 @@ class IntRange(BaseModel):
     def _sound(self) -> Self:
         _check_bounds(self.low, self.high, self.step, log=self.log)
         if self.log and self.step != 1:
-            _refuse("step", "does not go with log (leave one of them out)")
+            refuse("does not go with log (leave one of them out)", within="step")
         return self
 
     def contains(self, value: ParamValue) -> bool:
@@ -139,9 +138,9 @@ class Choices(RootModel[Annotated[tuple[Scalar, ...], BeforeValidator(_tuple)]])
     @model_validator(mode="after")
     def _sound(self) -> Self:
         if not self.root:
-            _refuse("", "must list at least one choice")
+            refuse("must list at least one choice")
         if twice := repeated(self.root, self.root):
-            _refuse("", twice)
+            refuse(twice)
         return self
 
     def contains(self, value: ParamValue) -> bool:
@@ -191,7 +190,7 @@ class Space(RootModel[dict[str, Dimension]]):
     @model_validator(mode="after")
     def _sound(self) -> Self:
         if not self.root:
-            _refuse("", "must name at least one dimension to search")
+            refuse("must name at least one dimension to search")
         return self
 
     def __getitem__(self, name: str) -> Dimension:
@@ -250,19 +249,14 @@ def _all_values(name: str, dimension: Dimension) -> tuple[ParamValue, ...]:
 def _check_bounds(low: float, high: float, step: float | None, *, log: bool) -> None:
     if log and low <= 0:
         mend = "1" if isinstance(low, int) else "1e-5"
-        _refuse("low", f"must be above 0 on a log scale, found {low:g} (try {mend})")
+        refuse(f"must be above 0 on a log scale, found {low:g} (try {mend})", within="low")
     if high < low:
-        _refuse("high", f"must be above low, {low:g}, found {high:g} (swap the two)")
+        refuse(f"must be above low, {low:g}, found {high:g} (swap the two)", within="high")
     if high == low:
         msg = f"must be above low, {low:g}, found {high:g} (a single value belongs under 'fixed')"
-        _refuse("high", msg)
+        refuse(msg, within="high")
     if step is not None and step > high - low:
-        _refuse("step", f"must be at most high - low, {high - low:g}, found {step:g}")
-
-
-def _refuse(within: str, message: str) -> NoReturn:
-    kind = "sweep"
-    raise PydanticCustomError(kind, "{error}", {"within": within, "error": message})
+        refuse(f"must be at most high - low, {high - low:g}, found {step:g}", within="step")
 
 
 def _exact(number: float) -> Decimal:

@@ -6,9 +6,10 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import NoReturn
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from search.errors import Fault
 
@@ -44,8 +45,17 @@ def found(value: object) -> str:
         return "a mapping"
     if isinstance(value, list | tuple):
         return "a list"
-    text = repr(value) if isinstance(value, str) else str(value)
+    text = repr(value) if isinstance(value, str) else str(value).removesuffix(".0")
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def in_flow(value: object) -> str:
+    """A value on one line of YAML: `{low: 1, high: 8}`."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name}: {in_flow(each)}' for name, each in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(in_flow, value))}]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def either(options: Sequence[str]) -> str:
@@ -54,14 +64,18 @@ def either(options: Sequence[str]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
-def nearest(name: object, known: Iterable[str]) -> str:
+def closest(name: object, known: Iterable[str]) -> list[str]:
+    """The known name nearest to `name`, or nothing when none comes close."""
+    return difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
+
+
+def nearest(name: object, known: Sequence[str]) -> str:
     """` (did you mean 'x'?)`, or ` (known: ...)` when nothing comes close."""
-    known = list(known)
-    close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+    close = closest(name, known)
     return f" (did you mean {close[0]!r}?)" if close else f" (known: {', '.join(known)})"
 
 
-def unknown(name: object, kind: str, known: Iterable[str]) -> str:
+def unknown(name: object, kind: str, known: Sequence[str]) -> str:
     """That `name` is no `kind`, with the nearest that is."""
     return f"{str(name)!r} is not a known {kind}{nearest(name, known)}"
 
@@ -83,14 +97,28 @@ def _same(first: object, second: object) -> str:
     return f"{found(first)} and {found(second)} are the same choice (leave one out)"
 
 
+def refuse(message: str, *, within: str = "") -> NoReturn:
+    """Raises what pydantic collects as a fault, of the field `within` a model if it is named."""
+    kind = "sweep"
+    raise PydanticCustomError(kind, "{error}", {"within": within, "error": message})
+
+
 def structural_faults(error: ValidationError, model: type[BaseModel]) -> list[Fault]:
-    """Each of pydantic's findings about a `model`, in plain words."""
-    return [_fault(details, model) for details in error.errors()]
+    """Each of pydantic's findings about a `model`, in plain words.
 
-
-def _fault(details: ErrorDetails, model: type[BaseModel]) -> Fault:
-    parts = _place_parts(details)
-    return Fault(place=".".join(parts), message=_message(details, parts, model))
+    Left out: a missing field that is there under a misspelt name, which is a fault already.
+    """
+    findings = [(details, _place_parts(details)) for details in error.errors()]
+    meant = {
+        (*parts[:-1], *closest(parts[-1], _fields_at(parts[:-1], model)))
+        for details, parts in findings
+        if details["type"] == "extra_forbidden"
+    }
+    return [
+        Fault(place=".".join(parts), message=_message(details, parts, model))
+        for details, parts in findings
+        if details["type"] != "missing" or tuple(parts) not in meant
+    ]
 
 
 def _place_parts(details: ErrorDetails) -> list[str]:
@@ -145,4 +173,4 @@ def _example(parts: Sequence[str], model: type[BaseModel]) -> str:
     owner = _model_at(parts[:-1], model)
     field = owner.model_fields.get(parts[-1]) if owner else None
     examples = field.examples if field else None
-    return f" (such as `{parts[-1]}: {examples[0]}`)" if examples else ""
+    return f" (such as `{parts[-1]}: {in_flow(examples[0])}`)" if examples else ""

@@ -1,0 +1,167 @@
+"""From a YAML file to a sweep that can run, or to all its faults at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from search.errors import Fault, FileFaultsError, InputError
+from search.objective import Objective, load_objective
+from search.results import Params, ParamValue
+from search.sweep import checks
+from search.sweep.combinations import (
+    Candidates,
+    Combination,
+    candidates,
+    combinations,
+    group_faults,
+    missing_faults,
+)
+from search.sweep.dimensions import (
+    default_params,
+    dimension_types,
+    objective_group,
+    training_group,
+)
+from search.sweep.document import read_document
+from search.sweep.sweep import Sweep
+from search.sweep.values import dimension_faults, name_faults, typed_section
+from search.sweep.words import structural_faults
+
+_SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedSweep:
+    """A sweep file without faults: its fields, its objective on its data, its text as written."""
+
+    sweep: Sweep
+    objective: Objective
+    text: str
+
+    def params_of(self, point: Mapping[str, ParamValue]) -> Params:
+        """Every dimension of the trial at a point of the space, searched, fixed or left alone."""
+        return self.sweep.params_of(point, default_params(self.objective))
+
+
+def read_sweep(path: Path, *, capacity_bytes: int | Callable[[], int]) -> LoadedSweep:
+    """The sweep of a file. Nothing is written anywhere.
+
+    Args:
+        path: a YAML file.
+        capacity_bytes: what the device here has; called only when the file states a budget.
+
+    Raises:
+        FileFaultsError: with every fault that can be told, in the order of the file.
+    """
+    return parse_sweep(_text(path), path=str(path), capacity_bytes=capacity_bytes)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        message = "there is no such file ('paretune init' writes one to start from)"
+    except IsADirectoryError:
+        message = "this is a folder (name the sweep file in it)"
+    except OSError as error:
+        message = f"it cannot be read: {error.strerror} (check its permissions)"
+    except UnicodeDecodeError as error:
+        message = f"this is not text: byte {error.start} is not UTF-8 (save it as UTF-8)"
+    raise FileFaultsError(str(path), [Fault(place="", message=message)])
+
+
+def parse_sweep(text: str, *, path: str, capacity_bytes: int | Callable[[], int]) -> LoadedSweep:
+    """The sweep of a text, as `read_sweep`; `path` is what faults call it."""
+    document = read_document(text, path)
+    faults = [*document.repeated, *_field_faults(document.data)]
+    faults += checks.budget_faults(checks.section(document.data, "memory"), capacity_bytes)
+    draft, more = _judged(document.data)
+    faults += more
+    if faults or draft is None:
+        raise FileFaultsError(path, document.in_order(faults))
+    sweep = Sweep.model_validate({**document.data, **draft.sections})
+    return LoadedSweep(sweep=sweep, objective=draft.objective, text=text)
+
+
+def _field_faults(data: Mapping[str, Any]) -> list[Fault]:
+    try:
+        Sweep.model_validate(data)
+    except ValidationError as error:
+        return structural_faults(error, Sweep)
+    return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Draft:
+    """An objective on its data, and the sections whose values have the types it declares."""
+
+    objective: Objective
+    sections: Mapping[str, Mapping[str, Any]]
+
+
+def _judged(data: Mapping[str, Any]) -> tuple[_Draft | None, list[Fault]]:
+    """What only the objective can tell: its dimensions, its data, its metrics."""
+    kind, groups, faults = _declared(data.get("objective"))
+    types = {name: each for group in groups for name, each in dimension_types(group).items()}
+    space, fixed = checks.section(data, "space"), checks.section(data, "fixed")
+    known = candidates(space, fixed, types)
+    faults += dimension_faults(space, fixed, types)
+    tried = {group: combinations(group, known) for group in groups}
+    for group in groups:
+        faults += group_faults(group, known, tried[group])
+    if kind is None:
+        return None, faults
+    faults += name_faults(space, fixed, tuple(types))
+    faults += [fault for group in groups for fault in missing_faults(group, [*space, *fixed])]
+    faults += checks.metric_faults(checks.section(data, "objectives"), kind.metrics)
+    settings = checks.typed_settings(kind, checks.section(data, "data"))
+    objective, more = checks.opened(kind, settings)
+    faults += more
+    if objective is None:
+        return None, faults
+    faults += _amount_faults(objective, data, known, tried[groups[-1]])
+    sections = {"space": typed_section(space, types), "fixed": typed_section(fixed, types)}
+    return _Draft(objective=objective, sections={**sections, "data": settings}), faults
+
+
+def _declared(path: object) -> tuple[type[Objective] | None, tuple[type, ...], list[Fault]]:
+    """The objective's class and the groups of dimensions that are known, with what is wrong."""
+    if not isinstance(path, str):
+        return None, (training_group(),), []
+    try:
+        kind = load_objective(path)
+        return kind, (training_group(), objective_group(kind)), []
+    except InputError as error:
+        return None, (training_group(),), [Fault(place="objective", message=str(error))]
+
+
+def _amount_faults(
+    objective: Objective, data: Mapping[str, Any], known: Candidates, tried: Sequence[Combination]
+) -> Iterator[Fault]:
+    """Faults of how much there is: data for the longest samples, tokens for the largest step."""
+    defaults = default_params(objective)
+    points: list[Params] = [{**defaults, **each.params} for each in tried if not each.refusal]
+    if not points:
+        return
+    longest = max(points, key=objective.tokens_per_sample)
+    yield from checks.window_faults(objective, longest, checks.section(data, "data"))
+    batches = [each.value for each in known.get("batch_size", ())] or [defaults["batch_size"]]
+    largest = max(size for size in batches if isinstance(size, int))
+    trial = checks.section(data, "trial")
+    yield from checks.token_faults(trial, largest, objective.tokens_per_sample(longest))
+
+
+def load_objective_of(sweep: Sweep) -> Objective:
+    """The objective of a sweep, on its data. Left out: the checks `read_sweep` makes."""
+    return load_objective(sweep.objective)(**sweep.data)
+
+
+def sweep_schema() -> dict[str, Any]:
+    """The JSON Schema of a sweep file, every field described, for editors to complete from."""
+    schema = Sweep.model_json_schema()
+    return {"$schema": _SCHEMA_DIALECT, **schema, "title": "paretune sweep file"}

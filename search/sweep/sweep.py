@@ -1,0 +1,190 @@
+"""The sweep file as models: every field, what it means, what it is when left out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
+
+from search.errors import InputError
+from search.metric import Goal
+from search.results import Params, ParamValue
+from search.sweep.space import STRICT, Scalar, Space
+from search.sweep.words import found, nearest, refuse
+from search.units import MIB, format_bytes, parse_bytes, parse_seconds
+
+REFUSALS_PER_TRIAL = 100
+"""Refusals after which a sweep gives up, for each trial asked: a space of which one point in a
+hundred fits is still searched."""
+
+_LONGEST_NAME = 100
+_LEAST_BUDGET = MIB
+
+
+def _quantity(parse: Callable[[str], float], example: str) -> Callable[[object], object]:
+    def parsed(given: object) -> object:
+        if isinstance(given, bool) or not isinstance(given, str | int | float):
+            refuse(f"must be a quantity such as {example!r}, found {found(given)}")
+        try:
+            return parse(str(given))
+        except OverflowError:
+            refuse(f"must be finite, found {found(given)} (try {example!r})")
+        except InputError as error:
+            refuse(str(error))
+
+    return parsed
+
+
+def _count(given: object) -> object:
+    """A whole number that is written `60_000` or `1e6`; anything else as it is."""
+    if isinstance(given, str) and re.fullmatch(r"\d+(_\d+)+", given):
+        return int(given)
+    return int(given) if isinstance(given, float) and given.is_integer() else given
+
+
+def _goal(given: object) -> object:
+    known = [goal.value for goal in Goal]
+    if given not in known:
+        refuse(f"must be 'min' or 'max', found {found(given)}{nearest(given, known)}")
+    return Goal(str(given))
+
+
+def _enough_bytes(num_bytes: int) -> int:
+    if num_bytes < _LEAST_BUDGET:
+        size = format_bytes(num_bytes)
+        refuse(f"must be at least {format_bytes(_LEAST_BUDGET)}, found {size} (try '8 GiB')")
+    return num_bytes
+
+
+def _sound_name(name: str) -> str:
+    if len(name) > _LONGEST_NAME:
+        refuse(f"must have at most {_LONGEST_NAME} characters, found {len(name)}")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        tidy = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or "my-sweep"
+        refuse(
+            "must begin with a letter or a digit and go on with those, '.', '_' or '-' "
+            f"(it names a folder), found {found(name)} (try {tidy!r})"
+        )
+    return name
+
+
+def _some_goals(goals: dict[str, Goal]) -> dict[str, Goal]:
+    if not goals:
+        refuse("must name at least one metric (such as `bits_per_byte: min`)")
+    return goals
+
+
+Count = Annotated[int, BeforeValidator(_count, json_schema_input_type=int), Field(ge=1)]
+Bytes = Annotated[
+    int,
+    BeforeValidator(_quantity(parse_bytes, "8 GiB"), json_schema_input_type=int | str),
+    AfterValidator(_enough_bytes),
+]
+Seconds = Annotated[
+    float,
+    BeforeValidator(_quantity(parse_seconds, "10 min"), json_schema_input_type=float | str),
+    Field(gt=0),
+]
+Goals = Annotated[
+    dict[str, Annotated[Goal, BeforeValidator(_goal, json_schema_input_type=Goal)]],
+    AfterValidator(_some_goals),
+]
+
+
+class MemorySettings(BaseModel):
+    """How much memory one trial may use, and what happens to those that would use more."""
+
+    model_config = STRICT
+
+    budget: Bytes | None = Field(default=None, examples=["8 GiB"])
+    """Memory one trial may use, such as `8 GiB` or `160 MiB`; a plain number is bytes. On a GPU its
+    device memory, on a CPU what the process grows by. Default: a trial's share of what is here."""
+    gate: bool = True
+    """Whether to refuse a configuration that is predicted not to fit, before it starts. With
+    `false` such trials are started and fail."""
+    device: str | None = Field(default=None, examples=["NVIDIA GeForce RTX 4090"])
+    """The GPU to plan for, by name. Default: the device that is here."""
+
+
+class TrialSettings(BaseModel):
+    """What one trial is given."""
+
+    model_config = STRICT
+
+    tokens: Count = Field(examples=[60_000])
+    """Tokens each finished trial trains on, whatever its batch size and sequence length; samples,
+    where the objective has no tokens."""
+    time_limit: Seconds | None = Field(default=None, examples=["10 min"])
+    """The longest a trial may take, such as `90 s`, `10 min` or `2 h`; a plain number is seconds.
+    Default: no limit."""
+
+
+class ResourceSettings(BaseModel):
+    """What the trials share among them."""
+
+    model_config = STRICT
+
+    cpus: int = Field(default=1, ge=1)
+    """CPU cores for each trial."""
+    concurrent: int | None = Field(default=None, ge=1)
+    """The most trials at once. Default: as many as cores and memory allow."""
+
+
+class Sweep(BaseModel):
+    """A sweep file: what to train, what to try, within which limits, and what is better."""
+
+    model_config = STRICT
+
+    name: Annotated[str, AfterValidator(_sound_name)] = Field(examples=["quickstart"])
+    """What the sweep is called, in commands, in MLflow, and as the folder of its state. Letters,
+    digits, `.`, `_` and `-`."""
+    description: str = ""
+    """What the sweep is for, kept with its record."""
+    objective: str = Field(examples=["objectives.language_model:LanguageModel"])
+    """What to train: the dotted path `package.module:Name` of an Objective."""
+    data: dict[str, Any] = Field(default_factory=dict, examples=[{"corpus": "python-stdlib"}])
+    """Handed to the objective when it is built: which data to train on."""
+    space: Space = Field(examples=[{"batch_size": [8, 16, 32]}])
+    """What to search: a list of choices or a range for each dimension."""
+    fixed: dict[str, Scalar] = Field(default_factory=dict, examples=[{"width": 64}])
+    """Dimensions with one value for all trials. Those neither here nor in `space` keep their
+    defaults."""
+    memory: MemorySettings = Field(default_factory=MemorySettings)
+    """How much memory a trial may use."""
+    trial: TrialSettings = Field(examples=[{"tokens": 60_000}])
+    """What one trial is given: tokens and time."""
+    objectives: Goals = Field(examples=[{"bits_per_byte": "min"}])
+    """The metrics that count, each `min` or `max`. Several make a Pareto front."""
+    trials: Count = Field(examples=[30])
+    """Trials to train. What the memory gate refuses does not count."""
+    seed: int = Field(default=0, ge=0)
+    """Decides what is drawn from the space, and the weights and data order of each trial."""
+    resources: ResourceSettings = Field(default_factory=ResourceSettings)
+    """What the trials share among them: cores, and how many run at once."""
+    stop_after_failures: Count = 5
+    """That many failures of the same kind in a row end the sweep."""
+    refusals: Count | None = None
+    """Refusals by the memory gate after which the sweep gives up. Default: 100 for each trial."""
+
+    @property
+    def most_refusals(self) -> int:
+        """How many refusals end the sweep, the default worked out."""
+        return self.refusals or REFUSALS_PER_TRIAL * self.trials
+
+    def params_of(self, point: Mapping[str, ParamValue], defaults: Params) -> Params:
+        """Every dimension of one trial: its defaults, then the seed, what is fixed, the point.
+
+        `fp32` becomes `32-true`, so that one precision has one name.
+
+        Args:
+            point: a value for each dimension of the space.
+            defaults: of what is neither searched nor fixed, see `default_params`.
+        """
+        params = {**defaults, "seed": self.seed, **self.fixed, **point}
+        if "precision" in params:
+            from search.training import Precision
+
+            params["precision"] = Precision(str(params["precision"])).value
+        return params
