@@ -42,7 +42,9 @@ class TestPythonStdlib:
     def test_held_out_files_are_not_trained_on(self, stdlib):
         train, held_out = stdlib.train.tobytes(), stdlib.held_out.tobytes()
         pieces = [held_out[at : at + 200] for at in range(0, 65_000, 500)]
-        assert sum(piece in train for piece in pieces) < len(pieces) // 8  # wave.py has a copy of chunk.py
+        assert (
+            sum(piece in train for piece in pieces) < len(pieces) // 8
+        )  # wave.py has a copy of chunk.py
 
     def test_the_split_does_not_depend_on_how_much_is_judged_on(self, stdlib):
         fewer = open_corpus(PYTHON_STDLIB, held_out_tokens=1_000)
