@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -58,8 +58,8 @@ class LanguageModelParams:
 class LanguageModel:
     """Learns to predict the next byte of a corpus."""
 
-    metrics: ClassVar[tuple[Metric, ...]] = (Metric(name="bits_per_byte", goal=Goal.MIN),)
-    parameters: ClassVar[type] = LanguageModelParams
+    metrics: tuple[Metric, ...] = (Metric(name="bits_per_byte", goal=Goal.MIN),)
+    parameters: type = LanguageModelParams
     provenance: Mapping[str, str | int]
 
     def __init__(

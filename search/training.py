@@ -175,7 +175,7 @@ class TrainingRun:
     the caller's.
     """
 
-    def __init__(  # noqa: PLR0913 - the tracer replaces both streams of data
+    def __init__(
         self,
         objective: Objective,
         params: Params,
