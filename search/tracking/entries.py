@@ -175,7 +175,7 @@ def _curve_entries(trial: Trial) -> Iterator[MetricEntry]:
             continue
         seconds = trial.duration_seconds * point.num_tokens / max(1, last_tokens)
         yield MetricEntry(
-            key=point.name if "/" in point.name else f"training/{point.name}",
+            key=f"training/{point.name.removeprefix('training_')}",
             value=point.value,
             timestamp_ms=round((trial.started_at + seconds) * 1000),
             step=point.num_tokens,

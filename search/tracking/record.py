@@ -91,6 +91,12 @@ class Recorder:
         if trial.outcome is not Outcome.PRUNED_BY_MEMORY:
             self._queue.put(trial)
 
+    def record_event(self, event: object) -> None:
+        """Records the trial of an event that carries one; every other event is ignored."""
+        trial = getattr(event, "trial", None)
+        if isinstance(trial, Trial):
+            self.record(trial)
+
     def reconcile(self, trials: Sequence[Trial]) -> None:
         """Writes whatever the store lacks of these trials, and ends runs that belong to none."""
         for trial in trials:

@@ -1,0 +1,232 @@
+"""The picked configuration as a file, with where it comes from, and how that file is read."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from platform import python_version
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
+
+from search.choice.pick import Pick
+from search.errors import Fault, FileFaultsError, InputError
+from search.metric import Metric
+from search.results import ParamValue
+from search.sweep.document import read_document
+from search.sweep.words import found, structural_faults
+from search.units import format_bytes, format_value, parse_bytes
+
+FORMAT = 1
+"""The version of the file's layout, its first field."""
+
+_PACKAGES = ("paretune", "torch", "ray", "optuna", "mlflow")
+_LINE_WIDTH = 100
+_COMMENT_COLUMN = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The sweep that a pick comes from, and what a production run needs of it.
+
+    `budget_bytes` is what one trial might use. `provenance` names data, their hash, the device.
+    `mlflow_run` is empty when the trial has none.
+    """
+
+    sweep: str
+    sweep_id: str
+    objective: str
+    data: Mapping[str, Any]
+    num_tokens: int
+    budget_bytes: int
+    metrics: tuple[Metric, ...]
+    provenance: Mapping[str, ParamValue] = field(default_factory=dict)
+    mlflow_run: str = ""
+
+
+def _bytes(value: object) -> object:
+    if isinstance(value, str):
+        try:
+            return parse_bytes(value)
+        except InputError as error:
+            raise ValueError(str(error)) from error
+    return value
+
+
+def _layout(value: object) -> object:
+    if value != FORMAT:
+        msg = f"this version reads files of layout {FORMAT}, found {found(value)} (export it again)"
+        raise ValueError(msg)
+    return value
+
+
+def _scalar(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        msg = f"must be finite, found {value}"
+        raise ValueError(msg)
+    if value is not None and not isinstance(value, str | int | float):
+        msg = f"must be one value, found {found(value)}"
+        raise ValueError(msg)
+    return value
+
+
+_Scalar = Annotated[Any, BeforeValidator(_scalar)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class PickedTrial(_Model):
+    """How long the trials of the sweep trained."""
+
+    tokens: int = Field(gt=0, examples=[60_000])
+
+
+class PickedMemory(_Model):
+    """What one trial might use, in bytes or with a unit."""
+
+    budget: Annotated[int, BeforeValidator(_bytes), Field(gt=0, examples=[167_772_160])]
+
+
+class PickedConfig(_Model):
+    """A production configuration. `measured`, `predicted` and `provenance` are for the reader."""
+
+    paretune: Annotated[int, BeforeValidator(_layout)] = Field(examples=[FORMAT])
+    objective: str = Field(examples=["objectives.language_model:LanguageModel"])
+    data: dict[str, Any] = Field(default_factory=dict)
+    params: dict[str, _Scalar]
+    trial: PickedTrial
+    memory: PickedMemory
+    measured: dict[str, float] = Field(default_factory=dict)
+    predicted: dict[str, _Scalar] = Field(default_factory=dict)
+    provenance: dict[str, Any] = Field(default_factory=dict)
+
+
+def export_yaml(pick: Pick, origin: Origin) -> str:
+    """The pick as a YAML file that `read_pick` reads back to exactly the same values."""
+    document = CommentedMap(
+        paretune=FORMAT,
+        objective=origin.objective,
+        data=_plain(origin.data),
+        params=_plain(resolved_params(pick)),
+        trial=CommentedMap(tokens=origin.num_tokens),
+        memory=CommentedMap(budget=origin.budget_bytes),
+        measured=_measured(pick, origin.metrics),
+        predicted=_predicted(pick),
+        provenance=_plain(_provenance(pick, origin)),
+    )
+    _comment(document["memory"], "budget", format_bytes(origin.budget_bytes))
+    document.yaml_set_start_comment(
+        f"Picked from the sweep {origin.sweep!r} by paretune."
+        " Train it for production: paretune train THIS_FILE"
+    )
+    stream = io.StringIO()
+    yaml = YAML()
+    yaml.width = _LINE_WIDTH
+    yaml.dump(document, stream)
+    return stream.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    """What YAML has words for: mappings, lists, and the texts that enumerations stand for."""
+    if isinstance(value, Mapping):
+        return CommentedMap((str(name), _plain(each)) for name, each in value.items())
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return str(value) if isinstance(value, str | Path) else value
+
+
+def resolved_params(pick: Pick) -> dict[str, ParamValue]:
+    """All params of the pick, `micro_batch_size: equal` as the number that it stands for."""
+    params = dict(pick.trial.params)
+    if params.get("micro_batch_size") == "equal" and "batch_size" in params:
+        params["micro_batch_size"] = params["batch_size"]
+    return params
+
+
+def _measured(pick: Pick, metrics: tuple[Metric, ...]) -> CommentedMap:
+    """Metrics in base units, with what they are on a screen beside those that have a unit."""
+    measured = CommentedMap(pick.trial.metrics)
+    for metric in metrics:
+        if metric.unit and metric.name in measured:
+            _comment(measured, metric.name, format_value(measured[metric.name], metric.unit))
+    return measured
+
+
+def _predicted(pick: Pick) -> CommentedMap:
+    predicted = pick.trial.predicted
+    if predicted is None:
+        return CommentedMap()
+    sizes = CommentedMap(
+        peak_memory=predicted.expected_bytes,
+        low=predicted.low_bytes,
+        high=predicted.high_bytes,
+    )
+    for name, size in sizes.items():
+        _comment(sizes, name, format_bytes(size))
+    sizes["phase"] = predicted.phase
+    return sizes
+
+
+def _comment(section: CommentedMap, name: str, text: str) -> None:
+    section.yaml_add_eol_comment(text, name, column=_COMMENT_COLUMN)
+
+
+def _provenance(pick: Pick, origin: Origin) -> dict[str, Any]:
+    run = {"mlflow_run": origin.mlflow_run} if origin.mlflow_run else {}
+    return {
+        "sweep": origin.sweep,
+        "sweep_id": origin.sweep_id,
+        "trial": pick.trial.number,
+        **run,
+        "reason": pick.reason,
+        "conditions": [str(condition) for condition in pick.conditions],
+        "exported_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {"python": python_version(), **_installed_versions()},
+        **{key: value for key, value in origin.provenance.items() if value is not None},
+    }
+
+
+def _installed_versions() -> dict[str, str]:
+    installed = {}
+    for package in _PACKAGES:
+        try:
+            installed[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return installed
+
+
+def read_pick(path: Path) -> PickedConfig:
+    """The configuration that a file holds.
+
+    Raises:
+        FileFaultsError: with everything that is wrong in it, in the order of the file.
+    """
+    document = read_document(_text(path), str(path))
+    faults = list(document.repeated)
+    try:
+        config = PickedConfig.model_validate(dict(document.data))
+    except ValidationError as error:
+        faults += structural_faults(error, PickedConfig)
+    if faults:
+        raise FileFaultsError(str(path), document.in_order(faults))
+    return config
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        message = "there is no such file (paretune export NAME -o FILE writes one)"
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"it cannot be read as text: {error}"
+    raise FileFaultsError(str(path), [Fault(place="", message=message)])
