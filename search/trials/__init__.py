@@ -1,1 +1,4 @@
-"""What happened: the only room with Ray and Optuna. Left to others: judging memory, logging, choosing."""
+"""What happened: the only room with Ray and Optuna.
+
+Left to others: judging memory, logging, choosing.
+"""

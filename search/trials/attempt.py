@@ -1,0 +1,245 @@
+"""One attempt at a trial in this process, as a generator: progress while it trains, then its end.
+
+Whatever happens in a trial is data here: nothing but GeneratorExit is raised.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import time
+import traceback
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from search.metric import PEAK_MEMORY, TOKENS_PER_SECOND
+from search.results import CurvePoint, Outcome, Params, ParamValue, Trial
+
+if TYPE_CHECKING:
+    from search.memory.device import Device
+    from search.objective import Objective
+    from search.training import TrainingRun
+
+CHUNK_SECONDS = 1.0
+"""How often a running trial reports, and how soon it can be stopped."""
+CURVE_POINTS = 50
+TRAINING_LOSS = "training_loss"
+_WARM_UP_STEPS = 3
+"""Steps left out of the speed, a tenth of all at most: they initialize, and touch new memory."""
+_OVERFLOWS_IN_A_ROW = 10
+"""A gradient scaler that starts at 2**16 has come down to 2**6 by then.
+
+Source: `torch.amp.GradScaler`, `init_scale` 65536, `backoff_factor` 0.5.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Where a running trial stands."""
+
+    tokens_seen: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What one attempt is to do."""
+
+    number: int
+    params: Params
+    num_tokens: int
+    budget_bytes: int
+    time_limit_seconds: float | None
+    objectives: tuple[str, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Record:
+    """What is measured while a trial runs, filled in as it goes."""
+
+    losses: list[float] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    details: dict[str, ParamValue] = field(default_factory=dict)
+    overflows_in_a_row: int = 0
+
+
+class _EndedError(Exception):
+    """A trial that ends before its time for a known reason."""
+
+    def __init__(self, outcome: Outcome, message: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+Attempt = Generator[Progress, None, Trial]
+
+
+def attempt(task: Task, *, objective: Objective, device: Device) -> Attempt:
+    """Trains and judges one configuration; yields about once a second, returns the trial.
+
+    The budget is enforced and the peak measured from the first weight to the last batch judged.
+    """
+    from search.memory.measurement import release_memory
+
+    started_at, clock = time.time(), time.perf_counter()
+    record = _Record()
+    ending = yield from _ending(task, objective, device, record)
+    record.details["held_bytes"] = release_memory(device)
+    record.metrics.update(_speed(record))
+    return Trial(
+        number=task.number,
+        params=task.params,
+        outcome=ending[0],
+        message=ending[1],
+        metrics=record.metrics,
+        started_at=started_at,
+        duration_seconds=time.perf_counter() - clock,
+        curve=curve(record.tokens, record.losses),
+        details={**record.details, **_place()},
+    )
+
+
+def _ending(
+    task: Task, objective: Objective, device: Device, record: _Record
+) -> Generator[Progress, None, tuple[Outcome, str]]:
+    """How the training ended and why, as text alone: an exception would keep its frames alive."""
+    from search.memory.measurement import is_out_of_memory
+
+    try:
+        yield from _measured(task, objective, device, record)
+    except _EndedError as ended:
+        return ended.outcome, str(ended)
+    except GeneratorExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a trial may even call sys.exit
+        traceback.clear_frames(error.__traceback__)
+        if is_out_of_memory(error):
+            return Outcome.OUT_OF_MEMORY, f"{type(error).__name__}: {error}"
+        return Outcome.FAILED, "".join(traceback.format_exception(error))
+    return Outcome.COMPLETED, ""
+
+
+def _measured(
+    task: Task, objective: Objective, device: Device, record: _Record
+) -> Iterator[Progress]:
+    from search.memory.measurement import enforce_budget, measure_peak
+
+    peak = None
+    try:
+        with measure_peak(device) as peak, enforce_budget(device, task.budget_bytes):
+            yield from _trained(task, objective, device, record)
+    finally:
+        if peak is not None:
+            record.metrics[PEAK_MEMORY.name] = float(peak.num_bytes)
+
+
+def _trained(
+    task: Task, objective: Objective, device: Device, record: _Record
+) -> Iterator[Progress]:
+    from search.training import TrainingRun
+
+    deadline = time.perf_counter() + (task.time_limit_seconds or math.inf)
+    run = TrainingRun(
+        objective, task.params, num_tokens=task.num_tokens, device=device.torch_device
+    )
+    record.details["num_parameters"] = sum(param.numel() for param in run.model.parameters())
+    report_at = time.perf_counter() + CHUNK_SECONDS
+    while not run.done:
+        _step(run, record)
+        if time.perf_counter() > deadline:
+            raise _EndedError(Outcome.TIMED_OUT, _time_out(task, run))
+        if time.perf_counter() > report_at:
+            yield Progress(tokens_seen=run.tokens_seen, loss=record.losses[-1])
+            report_at = time.perf_counter() + CHUNK_SECONDS
+    _judge(run, task, record)
+
+
+def _step(run: TrainingRun, record: _Record) -> None:
+    """One timed optimizer step; reading its loss waits for the device."""
+    before, overflows = time.perf_counter(), run.overflow_steps
+    result = run.step()
+    loss = float(result.loss.item())
+    record.seconds.append(time.perf_counter() - before)
+    record.losses.append(loss)
+    record.tokens.append(result.num_tokens)
+    record.details["overflow_steps"] = run.overflow_steps
+    record.details["num_steps"] = len(record.losses)
+    unsound = not math.isfinite(loss) or run.overflow_steps > overflows
+    record.overflows_in_a_row = record.overflows_in_a_row + 1 if unsound else 0
+    if record.overflows_in_a_row >= _most_overflows(run):
+        raise _EndedError(Outcome.DIVERGED, _divergence(run, loss))
+
+
+def _most_overflows(run: TrainingRun) -> int:
+    from search.training import Precision
+
+    return _OVERFLOWS_IN_A_ROW if run.training.precision is Precision.FP16_MIXED else 1
+
+
+def _divergence(run: TrainingRun, loss: float) -> str:
+    found = f"the loss was {loss:g}" if not math.isfinite(loss) else "the gradients overflowed"
+    return f"{found} after {run.tokens_seen} of {run.num_tokens} tokens"
+
+
+def _time_out(task: Task, run: TrainingRun) -> str:
+    return (
+        f"its {task.time_limit_seconds:g} s were over after "
+        f"{run.tokens_seen} of {run.num_tokens} tokens"
+    )
+
+
+def _judge(run: TrainingRun, task: Task, record: _Record) -> None:
+    metrics = {name: float(value) for name, value in run.evaluate().items()}
+    record.metrics.update({name: value for name, value in metrics.items() if math.isfinite(value)})
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise _EndedError(Outcome.DIVERGED, f"the evaluation gave {name} = {value:g}")
+    measured = {*metrics, TOKENS_PER_SECOND.name, PEAK_MEMORY.name}
+    if missing := [name for name in task.objectives if name not in measured]:
+        msg = f"the evaluation gave no {', '.join(missing)} (it gave {', '.join(metrics)})"
+        raise _EndedError(Outcome.FAILED, msg)
+
+
+def steady_steps(tokens: list[int]) -> range:
+    """Which steps count for the speed: not the warm-up and a short last one, if others are left."""
+    stop = len(tokens) - 1 if len(tokens) > 1 and tokens[-1] < tokens[0] else len(tokens)
+    return range(min(_WARM_UP_STEPS, max(1, stop // 10), stop - 1), stop)
+
+
+def _speed(record: _Record) -> dict[str, float]:
+    """Tokens per second in steady state; its spread goes to the details."""
+    if not record.tokens:
+        return {}
+    steady = steady_steps(record.tokens)
+    num_tokens = sum(record.tokens[index] for index in steady)
+    speeds = [record.tokens[index] / record.seconds[index] for index in steady]
+    record.details["tokens_per_second_spread"] = statistics.pstdev(speeds) / statistics.mean(speeds)
+    return {TOKENS_PER_SECOND.name: num_tokens / sum(record.seconds[index] for index in steady)}
+
+
+def curve(tokens: list[int], losses: list[float]) -> tuple[CurvePoint, ...]:
+    """The training loss by tokens seen, at 50 of the steps at most: evenly spread, the last too."""
+    seen, points = 0, []
+    for num_tokens, loss in zip(tokens, losses, strict=True):
+        seen += num_tokens
+        points.append(CurvePoint(name=TRAINING_LOSS, num_tokens=seen, value=loss))
+    num = min(len(points), CURVE_POINTS)
+    kept = (points[-1 - index * len(points) // num] for index in range(num))
+    return tuple(reversed(list(kept)))
+
+
+def _place() -> dict[str, ParamValue]:
+    import platform
+
+    import torch
+
+    return {
+        "pid": os.getpid(),
+        "host": platform.node(),
+        "cores": ",".join(map(str, sorted(os.sched_getaffinity(0)))),
+        "threads": torch.get_num_threads(),
+    }

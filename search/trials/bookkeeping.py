@@ -1,0 +1,178 @@
+"""Keeps ledger, gate and listener in step, and knows when a sweep is over. Without Ray."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from search.errors import SweepStoppedError
+from search.results import Outcome, Trial
+from search.trials.attempt import Progress
+from search.trials.events import (
+    Event,
+    SpaceExhausted,
+    TrialFinished,
+    TrialProgress,
+    TrialRefused,
+    TrialStarted,
+)
+from search.trials.ledger import Ledger, LedgerState, Refused, Started
+
+if TYPE_CHECKING:
+    from search.sweep.sweep import Sweep
+    from search.trials.gate import Gate
+
+_ATTEMPTS = 2
+"""How often a trial is started whose process dies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Death:
+    """A worker's process ended in the middle of a trial."""
+
+    message: str
+    is_out_of_memory: bool
+    """Whether memory is known, or taken, to be why."""
+
+
+class Bookkeeper:
+    """Hands out what to launch, and records what becomes of it.
+
+    The ledger is written before anybody hears of it.
+    """
+
+    error: SweepStoppedError | None = None
+    """Why the sweep was given up; None while it was not."""
+    given_up = False
+    """Whether the sweep is to end at once, leaving what runs."""
+
+    def __init__(
+        self,
+        *,
+        sweep: Sweep,
+        ledger: Ledger,
+        gate: Callable[[LedgerState, Callable[[Refused], None]], Gate],
+        on_event: Callable[[Event], None],
+    ) -> None:
+        """Reads the ledger, which must be claimed.
+
+        Args:
+            sweep: how many trials, and how many failures end it.
+            ledger: where everything is recorded.
+            gate: makes the gate from what is on record and a listener for refusals.
+            on_event: is told what happens, once it is recorded.
+        """
+        history = ledger.read()
+        self._sweep = sweep
+        self._ledger = ledger
+        self._on_event = on_event
+        self._gate = gate(history, self._refused)
+        self._waiting = deque(history.unfinished)
+        self._running: dict[int, Started] = {}
+        self._launched_at: dict[int, float] = {}
+        self._num_deaths: Counter[int] = Counter()
+        self._since_completed: Counter[Outcome] = Counter()
+        self._num_trained = sum(map(_counts, history.trials))
+        self._exhausted = False
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to launch or to wait for."""
+        return not self._running and (self.given_up or self._enough or self._exhausted)
+
+    @property
+    def _enough(self) -> bool:
+        return self._num_trained >= self._sweep.trials
+
+    def next(self) -> Started | None:
+        """What to launch now; None when there is nothing, for now or for good (see `over`)."""
+        if self._waiting:
+            return self._launch(self._waiting.popleft())
+        num_taken = self._num_trained + len(self._running)
+        if self.error or self._exhausted or num_taken >= self._sweep.trials:
+            return None
+        try:
+            started = self._gate.next()
+        except SweepStoppedError as error:
+            self.error, self._exhausted = error, True
+            return None
+        if started is None:
+            self._exhausted = True
+            self._on_event(SpaceExhausted(message=self._gate.message))
+            return None
+        self._ledger.started(started)
+        return self._launch(started)
+
+    def _launch(self, started: Started) -> Started:
+        self._running[started.number] = started
+        self._launched_at[started.number] = time.time()
+        self._on_event(
+            TrialStarted(number=started.number, params=started.params, predicted=started.predicted)
+        )
+        return started
+
+    def _refused(self, refused: Refused) -> None:
+        self._ledger.refused(refused)
+        self._on_event(TrialRefused(trial=refused.trial))
+
+    def progress(self, number: int, progress: Progress) -> None:
+        """Passes on where a running trial stands."""
+        self._on_event(
+            TrialProgress(number=number, tokens_seen=progress.tokens_seen, loss=progress.loss)
+        )
+
+    def finished(self, trial: Trial) -> None:
+        """Records how a running trial ended."""
+        trial = replace(trial, predicted=self._running.pop(trial.number).predicted)
+        self._ledger.finished(trial)
+        self._gate.finished(trial)
+        self._num_trained += _counts(trial)
+        self._give_up_on_a_row(trial)
+        self._on_event(TrialFinished(trial=trial))
+
+    def again(self, number: int) -> None:
+        """Puts a trial back that never began, through no fault of its own."""
+        self._waiting.append(self._running.pop(number))
+
+    def died(self, number: int, death: Death) -> None:
+        """Starts a trial once more whose process died; at the second time that is its outcome."""
+        self._num_deaths[number] += 1
+        if self._num_deaths[number] < _ATTEMPTS:
+            self.again(number)
+            return
+        outcome = Outcome.OUT_OF_MEMORY if death.is_out_of_memory else Outcome.FAILED
+        message = f"{death.message} (in {_ATTEMPTS} attempts)"
+        started_at = self._launched_at[number]
+        self.finished(
+            Trial(
+                number=number,
+                params=self._running[number].params,
+                outcome=outcome,
+                message=message,
+                started_at=started_at,
+                duration_seconds=time.time() - started_at,
+            )
+        )
+
+    def _give_up_on_a_row(self, trial: Trial) -> None:
+        if trial.outcome is Outcome.COMPLETED:
+            self._since_completed.clear()
+            return
+        self._since_completed[trial.outcome] += 1
+        count = self._since_completed[trial.outcome]
+        if count < self._sweep.stop_after_failures or self._enough:
+            return
+        kind = trial.outcome.value.replace("_", " ")
+        msg = (
+            f"{count} trials {kind} with none completed in between, so the sweep stopped "
+            f"(stop_after_failures in its file); the last, trial {trial.number}:\n{trial.message}"
+        )
+        self.error, self.given_up = SweepStoppedError(msg), True
+
+
+def _counts(trial: Trial) -> bool:
+    """Whether a trial is one of those the sweep asks for: it was trained, well or badly."""
+    return trial.outcome is not Outcome.FAILED

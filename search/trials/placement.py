@@ -1,0 +1,181 @@
+"""How many trials run at once, and on which cores each of them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from search.errors import MachineError
+from search.units import format_bytes
+
+if TYPE_CHECKING:
+    from search.memory.device import Device
+    from search.sweep.sweep import Sweep
+
+_SECONDS_FOR_A_SLOT = 60.0
+"""How long a new worker waits for cores that a worker on its way out still holds."""
+_SECONDS_BETWEEN_TRIES = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slots:
+    """Places to train in: `num_slots` trials at once, each with own cores and `budget_bytes`."""
+
+    num_slots: int
+    budget_bytes: int
+    cpus: int
+    gpus: int = 0
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """What Ray is asked for, for one trial."""
+        return {"CPU": float(self.cpus), **({"GPU": float(self.gpus)} if self.gpus else {})}
+
+
+def slots(sweep: Sweep, device: Device) -> Slots:
+    """The places of a sweep on this machine.
+
+    On a CPU as many trials at once as there are cores and memory for; on GPUs one trial each.
+
+    Raises:
+        MachineError: when not even one trial can have the cores it asks for. Ray itself would
+            wait for ever without a word.
+    """
+    cpus = sweep.resources.cpus
+    num_cores = len(allowed_cores())
+    if cpus > num_cores:
+        msg = (
+            f"resources.cpus: a trial needs {cpus} cores, this process may use {num_cores} "
+            f"(set resources.cpus to {num_cores} or less)"
+        )
+        raise MachineError(msg)
+    most = min(sweep.resources.concurrent or num_cores, num_cores // cpus)
+    if device.kind == "cuda":
+        return _on_gpus(sweep, device, most)
+    return _on_cpu(sweep, device, most)
+
+
+def _on_gpus(sweep: Sweep, device: Device, most: int) -> Slots:
+    import torch
+
+    return Slots(
+        num_slots=max(1, min(most, torch.cuda.device_count())),
+        budget_bytes=sweep.memory.budget or device.capacity_bytes,
+        cpus=sweep.resources.cpus,
+        gpus=1,
+    )
+
+
+def _on_cpu(sweep: Sweep, device: Device, most: int) -> Slots:
+    available_bytes = _available_bytes(device)
+    budget_bytes = sweep.memory.budget or available_bytes // most
+    if budget_bytes > available_bytes:
+        msg = (
+            f"memory.budget: a trial may use {format_bytes(budget_bytes)}, this machine has "
+            f"{format_bytes(available_bytes)} free (lower memory.budget, or free some memory)"
+        )
+        raise MachineError(msg)
+    return Slots(
+        num_slots=max(1, min(most, available_bytes // budget_bytes)),
+        budget_bytes=budget_bytes,
+        cpus=sweep.resources.cpus,
+    )
+
+
+def _available_bytes(device: Device) -> int:
+    import psutil
+
+    available_bytes: int = psutil.virtual_memory().available
+    capacity_bytes: int = device.capacity_bytes
+    return min(capacity_bytes, available_bytes)
+
+
+def allowed_cores() -> list[int]:
+    """The cores this process may run on, in order."""
+    return sorted(os.sched_getaffinity(0))
+
+
+class CpuSlot:
+    """Cores that belong to this process alone, among all that ask through this class.
+
+    The claim is a lock on one file a core, so it ends with the process, however that dies.
+    """
+
+    def __init__(self, cores: tuple[int, ...], locks: ExitStack) -> None:
+        """Made by `claim`."""
+        self.cores = cores
+        self._locks = locks
+
+    @classmethod
+    def claim(
+        cls, *, cpus: int, among: list[int], patience_seconds: float = _SECONDS_FOR_A_SLOT
+    ) -> CpuSlot:
+        """The first free cores, waiting for some to become free.
+
+        Raises:
+            MachineError: when all are still held after `patience_seconds`.
+        """
+        deadline = time.monotonic() + patience_seconds
+        while True:
+            for cores in _groups(among, cpus):
+                locks = _locked(cores)
+                if locks is not None:
+                    return cls(cores, locks)
+            if time.monotonic() > deadline:
+                msg = (
+                    f"no {cpus} free cores among {among}: other sweeps hold them "
+                    "(wait for them, or lower resources.concurrent there)"
+                )
+                raise MachineError(msg)
+            threading.Event().wait(_SECONDS_BETWEEN_TRIES)
+
+    def pin(self) -> None:
+        """Moves every thread of this process to its cores, and torch to as many threads."""
+        import torch
+
+        for thread in Path("/proc/self/task").iterdir():
+            _pin_thread(int(thread.name), self.cores)
+        torch.set_num_threads(len(self.cores))
+
+    def release(self) -> None:
+        """Gives the cores back."""
+        self._locks.close()
+
+
+def _groups(cores: list[int], size: int) -> Iterator[tuple[int, ...]]:
+    for start in range(0, len(cores) - size + 1, size):
+        yield tuple(cores[start : start + size])
+
+
+def _locked(cores: tuple[int, ...]) -> ExitStack | None:
+    stack = ExitStack()
+    try:
+        for core in cores:
+            fcntl.flock(stack.enter_context(_lock_file(core)), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        stack.close()
+        return None
+    return stack
+
+
+@contextmanager
+def _lock_file(core: int) -> Iterator[IO[bytes]]:
+    folder = Path(tempfile.gettempdir()) / f"paretune-slots-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with (folder / f"core-{core}.lock").open("ab") as file:
+        yield file
+
+
+def _pin_thread(thread: int, cores: tuple[int, ...]) -> None:
+    try:
+        os.sched_setaffinity(thread, cores)
+    except ProcessLookupError:
+        return  # it ended since it was listed

@@ -1,0 +1,176 @@
+"""The process that trains: warm, on its own cores, one trial after another.
+
+Importing this module imports Ray.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import select
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ray import tune
+
+from search.errors import SearchError
+from search.results import Outcome, Params, Trial
+from search.trials.attempt import Attempt, Progress, Task, attempt
+
+if TYPE_CHECKING:
+    from search.objective import Objective
+
+JOB = "job"
+NUMBER = "number"
+PARAMS = "params"
+"""Keys of what Tune hands to a worker."""
+TRIAL = "trial"
+"""Key of the finished trial, as JSON text, in a worker's last report: Tune takes dicts apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is the same for every trial of a sweep."""
+
+    objective: str
+    data: Mapping[str, Any]
+    num_tokens: int
+    budget_bytes: int
+    time_limit_seconds: float | None
+    objectives: tuple[str, ...]
+    cpus: int
+    folder: str
+    import_paths: tuple[str, ...]
+    driver_pid: int
+    driver_host: str
+
+    def task(self, number: int, params: Params) -> Task:
+        """One trial of this job."""
+        return Task(
+            number=number,
+            params=params,
+            num_tokens=self.num_tokens,
+            budget_bytes=self.budget_bytes,
+            time_limit_seconds=self.time_limit_seconds,
+            objectives=self.objectives,
+        )
+
+
+class RetiredError(Exception):
+    """This process still holds memory of an earlier trial; a new one is to take its place."""
+
+
+class Worker(tune.Trainable):  # type: ignore[misc]  # Ray gives no types
+    """Trains the trials it is handed, each in about one-second steps.
+
+    A trial never raises here: its end is the `trial` of the last report. What does raise, in
+    `reset_config`, is a process that could not let go of its memory.
+    """
+
+    _attempt: Attempt | None = None
+    _objective: Objective | None = None
+    _fit_for_another = True
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Prepares the process for its first trial."""
+        from search.memory.measurement import prepare_process
+        from search.trials.placement import CpuSlot, allowed_cores
+
+        job: Job = config[JOB]
+        _die_with_driver(job)
+        if os.path.isdir(job.folder):  # noqa: PTH112 - a Path would be made for this alone
+            os.chdir(job.folder)
+        sys.path.extend(path for path in job.import_paths if path not in sys.path)
+        prepare_process()
+        self._slot = CpuSlot.claim(cpus=job.cpus, among=allowed_cores())
+        self._slot.pin()
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Makes ready for another trial.
+
+        Raises:
+            RetiredError: when memory of an earlier trial is still held.
+        """
+        self.cleanup()
+        if not self._fit_for_another:
+            msg = "memory of an earlier trial is still held"
+            raise RetiredError(msg)
+        self.config = new_config
+        return True
+
+    def step(self) -> dict[str, Any]:
+        """Trains for about a second; the last report carries the finished trial."""
+        try:
+            if self._attempt is None:
+                self._attempt = self._new_attempt()
+            progress = next(self._attempt)
+        except StopIteration as end:
+            return self._report(end.value)
+        except BaseException as error:  # noqa: BLE001 - a user's import may even call sys.exit
+            return self._report(self._failed(error))
+        return {"tokens_seen": progress.tokens_seen, "loss": progress.loss}
+
+    def cleanup(self) -> None:
+        """Ends a trial that is still running; its memory is freed."""
+        if self._attempt is not None:
+            self._attempt.close()
+        self._attempt = None
+
+    def _new_attempt(self) -> Attempt:
+        from search.memory.device import device_here
+
+        job: Job = self.config[JOB]
+        if self._objective is None:
+            from search.objective import load_objective
+
+            self._objective = load_objective(job.objective)(**job.data)
+        task = job.task(self.config[NUMBER], self.config[PARAMS])
+        return attempt(task, objective=self._objective, device=device_here())
+
+    def _failed(self, error: BaseException) -> Trial:
+        message = "".join(traceback.format_exception(error))
+        if isinstance(error, SearchError):
+            message = str(error)
+        return Trial(
+            number=self.config[NUMBER],
+            params=self.config[PARAMS],
+            outcome=Outcome.FAILED,
+            message=message,
+            details={"pid": os.getpid()},
+        )
+
+    def _report(self, trial: Trial) -> dict[str, Any]:
+        from search.memory.device import device_here
+        from search.memory.measurement import LEAK_TOLERANCE_BYTES
+
+        self._attempt = None
+        held_bytes = int(trial.details.get("held_bytes") or 0)
+        exhausted_gpu = trial.outcome is Outcome.OUT_OF_MEMORY and device_here().kind == "cuda"
+        self._fit_for_another = held_bytes <= LEAK_TOLERANCE_BYTES and not exhausted_gpu
+        return {"done": True, TRIAL: json.dumps(trial.to_json())}
+
+
+def progress_of(report: Mapping[str, Any]) -> Progress:
+    """What a worker's report says of a running trial."""
+    return Progress(tokens_seen=report["tokens_seen"], loss=report["loss"])
+
+
+def _die_with_driver(job: Job) -> None:
+    """Ends this process as soon as the driver's has ended, however that died."""
+    if platform.node() != job.driver_host or job.driver_pid == os.getpid():
+        return
+    threading.Thread(target=_wait_for_end, args=(job.driver_pid,), daemon=True).start()
+
+
+def _wait_for_end(pid: int) -> None:
+    try:
+        driver = os.pidfd_open(pid)
+    except ProcessLookupError:
+        os._exit(1)
+    select.select([driver], [], [])
+    os._exit(1)
