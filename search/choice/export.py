@@ -188,7 +188,7 @@ def _provenance(pick: Pick, origin: Origin) -> dict[str, Any]:
         "trial": pick.trial.number,
         **run,
         "reason": pick.reason,
-        "conditions": [str(condition) for condition in pick.conditions],
+        "conditions": list(pick.conditions),
         "exported_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"python": python_version(), **_installed_versions()},
         **{key: value for key, value in origin.provenance.items() if value is not None},

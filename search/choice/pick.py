@@ -18,19 +18,22 @@ from search.units import format_value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pick:
-    """The chosen trial, the reason in words, and what else was on the front, next best first."""
+    """The chosen trial, the reason and the conditions in words, and the rest of the front.
+
+    `alternatives` start with the next best.
+    """
 
     trial: Trial
     reason: str
     alternatives: tuple[Trial, ...] = ()
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for scripts; metrics in base units."""
         return {
             **trial_json(self.trial),
             "reason": self.reason,
-            "conditions": [str(condition) for condition in self.conditions],
+            "conditions": list(self.conditions),
             "alternatives": [trial.number for trial in self.alternatives],
         }
 
@@ -84,8 +87,29 @@ def pick(
             f"{reason} It satisfies {_listed(where)}, as {len(satisfying)} of {len(completed)} do."
         )
     return Pick(
-        trial=chosen[0], reason=reason, alternatives=tuple(chosen[1:]), conditions=tuple(where)
+        trial=chosen[0],
+        reason=reason,
+        alternatives=tuple(chosen[1:]),
+        conditions=tuple(map(str, where)),
     )
+
+
+def repicked(
+    trials: Sequence[Trial], *, number: int, reason: str, conditions: Sequence[str] = ()
+) -> Pick:
+    """A pick made before, or by hand, of the trial of that number.
+
+    Raises:
+        InputError: when there is none, or it did not complete.
+    """
+    found = next((trial for trial in trials if trial.number == number), None)
+    if found is None:
+        msg = f"there is no trial {number} (there are {len(trials)}, counted from 0)"
+        raise InputError(msg)
+    if found.outcome is not Outcome.COMPLETED:
+        msg = f"trial {number} did not complete: {found.outcome.value} (choose another trial)"
+        raise InputError(msg)
+    return Pick(trial=found, reason=reason, conditions=tuple(conditions))
 
 
 def _preferred(

@@ -6,6 +6,7 @@ import fcntl
 import getpass
 import logging
 import os
+import re
 import socket
 import sqlite3
 import subprocess
@@ -16,6 +17,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from search.errors import MachineError
 
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 _SQLITE = "sqlite:///"
-_DEFAULT_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
+_DEFAULT_PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
+_LONGEST = 300
 _SETTINGS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # 7 would hold the record up for minutes
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
@@ -95,13 +98,20 @@ def store_faults(uri: str) -> Iterator[None]:
 
 def _unusable(uri: str, error: Exception) -> MachineError:
     return MachineError(
-        f"MLflow store {uri}: {first_line(error)} (mend it, or set {URI_VARIABLE} to another store)"
+        f"MLflow store {without_password(uri)}: {first_line(error)}"
+        f" (mend it, or set {URI_VARIABLE} to another store)"
     )
+
+
+def without_password(uri: str) -> str:
+    """The URI as it may be shown: `postgresql://user:***@host/name`."""
+    return re.sub(r"(?<=://)([^/@:]*):[^/@]*@", r"\1:***@", uri)
 
 
 def first_line(error: BaseException) -> str:
     """What an error says, without the pages that a database driver appends."""
-    return next(iter(str(error).strip().splitlines()), "") or repr(error)
+    line = next(iter(str(error).strip().splitlines()), "") or repr(error)
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
 
 def _quieten() -> None:
@@ -118,7 +128,7 @@ def _check_reachable(uri: str) -> None:
         if uri.startswith(_SQLITE):
             _check_sqlite(_sqlite_path(uri))
         else:
-            _check_database_server(uri)
+            _check_server(uri)
     except (OSError, sqlite3.Error) as error:
         raise _unusable(uri, error) from error
 
@@ -135,11 +145,11 @@ def _check_sqlite(path: Path) -> None:
         connection.execute("ROLLBACK")
 
 
-def _check_database_server(uri: str) -> None:
+def _check_server(uri: str) -> None:
     parts = urlsplit(uri)
-    default_port = _DEFAULT_PORTS.get(parts.scheme.partition("+")[0])
-    if default_port and parts.hostname:
-        socket.create_connection((parts.hostname, parts.port or default_port), timeout=10).close()
+    port = parts.port or _DEFAULT_PORTS.get(parts.scheme.partition("+")[0])
+    if port and parts.hostname and parts.scheme not in getproxies():
+        socket.create_connection((parts.hostname, port), timeout=10).close()
 
 
 @contextmanager
@@ -191,8 +201,25 @@ def user_name() -> str:
 
 def experiment_url(uri: str, experiment_id: str, *, port: int = 5000) -> str:
     """Where a browser shows an experiment: at its server, or at `serve_ui` on this machine."""
-    base = uri.rstrip("/") if uri.startswith("http") else f"http://127.0.0.1:{port}"
-    return f"{base}/#/experiments/{experiment_id}/runs"
+    return f"{_base_url(uri, port)}/#/experiments/{experiment_id}/runs"
+
+
+def _base_url(uri: str, port: int) -> str:
+    return uri.rstrip("/") if uri.startswith("http") else f"http://127.0.0.1:{port}"
+
+
+def sweep_url(uri: str, name: str | None = None, *, port: int = 5000) -> str:
+    """Where a browser shows a sweep, or everything: at the server, or at `serve_ui` here.
+
+    Raises:
+        MachineError: when the store cannot be reached.
+    """
+    client = open_client(uri)
+    with store_faults(uri):
+        found = client.get_experiment_by_name(name) if name else None
+    if found is None:
+        return _base_url(uri, port)
+    return experiment_url(uri, str(found.experiment_id), port=port)
 
 
 def serve_ui(uri: str, *, port: int = 5000) -> int:
