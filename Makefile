@@ -19,7 +19,7 @@ install: $(DEV) ## .venv with everything, development tools included
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"paretune needs Python 3.11 or later; $(PYTHON) is {v.major}.{v.minor} (choose with: make PYTHON=python3.12 ...)")'
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 # Made again only when the dependencies change, or the virtual environment is gone.
 $(RUNTIME): pyproject.toml constraints.txt | $(BIN)/python
