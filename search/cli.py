@@ -48,7 +48,9 @@ def _print_version(value: bool) -> None:  # noqa: FBT001 - typer hands it over s
 def options(
     _version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Options that go before a command."""

@@ -28,9 +28,15 @@ class SweepStoppedError(SearchError):
     exit_code = 1
 
 
+class InterruptedRunError(SearchError):
+    """Somebody stopped it; the message says how to go on."""
+
+    exit_code = 130
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One thing wrong in a file: its place in dotted form, and the rule, what was found, the mend."""
+    """A fault of a file: its place in dotted form, then the rule, what was found, the mend."""
 
     place: str
     message: str

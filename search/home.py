@@ -1,4 +1,4 @@
-"""Where a sweep keeps its state: `.paretune/NAME/` in the working folder, or under `PARETUNE_HOME`."""
+"""Where a sweep keeps its state: `.paretune/NAME/` in the working folder, or in PARETUNE_HOME."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from search.errors import InputError, MachineError
+from search.metric import Goal, Metric
 
-LATEST_PICK = "latest"
+_MANIFEST = "manifest.json"
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -24,12 +25,50 @@ def home() -> Path:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """What stays the same however often a sweep is resumed."""
+class Manifest:
+    """What stays the same however often a sweep is resumed.
+
+    Enough to show, pick and export its results without loading its objective.
+    """
 
     sweep_id: str
     created_at: str
     tracking_uri: str
+    objective: str
+    data: Mapping[str, Any]
+    dimensions: tuple[str, ...]
+    objectives: tuple[Metric, ...]
+    metrics: tuple[Metric, ...]
+    num_trials: int
+    num_tokens: int
+    budget_bytes: int
+    provenance: Mapping[str, str | int]
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        """The manifest whose fields these are."""
+        return cls(
+            **{
+                **record,
+                "dimensions": tuple(record["dimensions"]),
+                "objectives": _metrics(record["objectives"]),
+                "metrics": _metrics(record["metrics"]),
+            }
+        )
+
+
+def _metrics(records: list[dict[str, Any]]) -> tuple[Metric, ...]:
+    return tuple(Metric(**{**record, "goal": Goal(record["goal"])}) for record in records)
+
+
+def new_sweep_id() -> str:
+    """An identifier no other sweep has."""
+    return uuid.uuid4().hex[:12]
+
+
+def now() -> str:
+    """The time, to the second, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +88,20 @@ class SweepHome:
         return self.folder / "sweep.yaml"
 
     @property
+    def manifest_file(self) -> Path:
+        """What the sweep is; written last, so a folder with it is a sweep."""
+        return self.folder / _MANIFEST
+
+    @property
     def stop_request(self) -> Path:
         """Its existence asks the running sweep to stop."""
         return self.folder / "stop-requested"
 
-    def identity(self) -> Identity:
+    def manifest(self) -> Manifest:
         """What `create_home` wrote. Raises InputError on a folder that holds no sweep."""
         try:
-            return Identity(**json.loads(self._identity_file.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
+            return Manifest.from_json(json.loads(self.manifest_file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, KeyError) as error:
             msg = f"{self.folder} holds no readable sweep ({error}): remove it and start anew"
             raise InputError(msg) from error
 
@@ -80,10 +124,6 @@ class SweepHome:
         raise InputError(msg)
 
     @property
-    def _identity_file(self) -> Path:
-        return self.folder / "identity.json"
-
-    @property
     def _picks(self) -> Path:
         return self.folder / "picks"
 
@@ -103,24 +143,19 @@ def write_atomically(file: Path, text: str) -> None:
     partial.replace(file)
 
 
-def create_home(name: str, *, sweep_text: str, tracking_uri: str) -> SweepHome:
-    """The new folder of a sweep, with its sweep file and a new identity.
+def create_home(name: str, *, sweep_text: str, manifest: Manifest) -> SweepHome:
+    """The new folder of a sweep, with its sweep file and its manifest.
 
     Raises:
         InputError: when a sweep of that name exists.
         MachineError: when the folder cannot be written.
     """
-    sweep = SweepHome(home() / name)
-    identity = Identity(
-        sweep_id=uuid.uuid4().hex[:12],
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        tracking_uri=tracking_uri,
-    )
     refuse_existing(name)
+    sweep = SweepHome(home() / name)
     try:
         sweep.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(sweep.sweep_file, sweep_text)
-        write_atomically(sweep._identity_file, json.dumps(asdict(identity), indent=2))  # noqa: SLF001 - the class's own file
+        write_atomically(sweep.manifest_file, json.dumps(asdict(manifest), indent=2))
     except OSError as error:
         msg = f"{sweep.folder} cannot be written ({error.strerror}): set PARETUNE_HOME elsewhere"
         raise MachineError(msg) from error
@@ -130,7 +165,7 @@ def create_home(name: str, *, sweep_text: str, tracking_uri: str) -> SweepHome:
 def refuse_existing(name: str) -> None:
     """Raises InputError when a sweep of that name exists already."""
     folder = home() / name
-    if (folder / "identity.json").exists():
+    if (folder / _MANIFEST).exists():
         msg = (
             f"a sweep called {name!r} exists already in {folder}: go on with it by "
             f"'paretune sweep --resume {name}', or give the new one another name"
@@ -150,4 +185,4 @@ def open_home(name: str) -> SweepHome:
 
 def names() -> list[str]:
     """The names of all sweeps here, sorted."""
-    return sorted(path.parent.name for path in home().glob("*/identity.json"))
+    return sorted(path.parent.name for path in home().glob(f"*/{_MANIFEST}"))

@@ -29,7 +29,7 @@ class Split(StrEnum):
 
 
 class Objective(Protocol):
-    """Something to train. It is built from the `data:` section of a sweep file, as keyword arguments.
+    """Something to train, built from the `data:` section of a sweep file as keyword arguments.
 
     `parameters` is a frozen dataclass whose fields are the dimensions this objective understands,
     with their types and defaults; its `__post_init__` raises ValueError on values that do not go

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 from search.memory.feasibility import DoesNotFit, Verdict
 from search.results import Params, ParamValue
-from search.sweep.space import Space
+from search.sweep.space import Dimension, FloatRange, Space
 from search.training import MEMORY_NEUTRAL
 
 MAX_POINTS = 512
@@ -71,19 +72,18 @@ def plan(
     params_of: Callable[[Mapping[str, ParamValue]], Params],
     fits: Callable[[Params], Verdict],
     budget_bytes: int,
-    on_point: Callable[[PlannedPoint], None],
+    on_point: Callable[[int, int], None],
 ) -> Plan:
     """Every structure of a space judged; a spread of 512 of them where there are more.
 
-    A structure is a point without the dimensions that change no tensor's size. A range stands for
-    5 values from its low to its high end.
+    A structure is a point without the dimensions that change no tensor's size. A continuous range
+    stands for 5 values from its low to its high end. `on_point` is told how many are done, of all.
     """
     structures, complete = structure_points(space)
     points = []
     for structure in structures:
-        planned = PlannedPoint(point=structure, verdict=fits(params_of(structure)))
-        on_point(planned)
-        points.append(planned)
+        points.append(PlannedPoint(point=structure, verdict=fits(params_of(structure))))
+        on_point(len(points), len(structures))
     return Plan(points=tuple(points), budget_bytes=budget_bytes, complete=complete)
 
 
@@ -91,16 +91,22 @@ def structure_points(space: Space) -> tuple[list[dict[str, ParamValue]], bool]:
     """The structures to judge, and whether they are all there are."""
     relevant = {name: dim for name, dim in space.items() if name not in MEMORY_NEUTRAL}
     exact = all(dim.values() is not None for dim in relevant.values())
-    axes = [dim.values() or dim.spread(_VALUES_OF_A_RANGE) for dim in relevant.values()]
-    count = 1
-    for axis in axes:
-        count *= len(axis)
+    axes = [_values(dim) for dim in relevant.values()]
+    count = math.prod(map(len, axes))
     if count <= MAX_POINTS:
         chosen: Iterator[int] | list[int] = iter(range(count))
     else:
         chosen = sorted(random.Random(0).sample(range(count), MAX_POINTS))  # noqa: S311 - a spread, no secret
     points = [dict(zip(relevant, _at(axes, index), strict=True)) for index in chosen]
     return points, exact and count <= MAX_POINTS
+
+
+def _values(dimension: Dimension) -> tuple[ParamValue, ...]:
+    values = dimension.values()
+    if values is not None or not isinstance(dimension, FloatRange):
+        return values or ()
+    width = (dimension.high - dimension.low) / (_VALUES_OF_A_RANGE - 1)
+    return tuple(dimension.low + index * width for index in range(_VALUES_OF_A_RANGE))
 
 
 def _at(axes: list[tuple[ParamValue, ...]], index: int) -> list[ParamValue]:

@@ -38,6 +38,16 @@ class Standing:
             return "running"
         return "finished" if self.num_done >= self.num_trials else "interrupted"
 
+    @property
+    def line(self) -> str:
+        """How it stands, in one line."""
+        counts = [
+            f"{self.counts[outcome]} {word}"
+            for outcome, word in _COUNTED.items()
+            if self.counts[outcome] or outcome in _SHOWN_ALWAYS
+        ]
+        return f"{self.state}, {self.num_done} of {self.num_trials} trials: {', '.join(counts)}"
+
     def to_json(self) -> dict[str, Any]:
         """Plain values for `--json`."""
         return {
@@ -50,7 +60,7 @@ class Standing:
         }
 
 
-def standing(  # noqa: PLR0913 - one argument for each of its sources
+def standing(
     *,
     name: str,
     created_at: str,
@@ -82,16 +92,21 @@ def standings_table(standings: Iterable[Standing]) -> Table:
 
 
 _COUNTED = {
-    Outcome.COMPLETED: "completed",
-    Outcome.PRUNED_BY_MEMORY: "pruned by memory",
-    Outcome.OUT_OF_MEMORY: "out of memory",
-    Outcome.DIVERGED: "diverged",
-    Outcome.FAILED: "failed",
+    outcome: outcome.value.replace("_", " ")
+    for outcome in (
+        Outcome.COMPLETED,
+        Outcome.PRUNED_BY_MEMORY,
+        Outcome.OUT_OF_MEMORY,
+        Outcome.DIVERGED,
+        Outcome.TIMED_OUT,
+        Outcome.FAILED,
+    )
 }
+_SHOWN_ALWAYS = (Outcome.COMPLETED, Outcome.PRUNED_BY_MEMORY, Outcome.OUT_OF_MEMORY)
 
 
 def plan_table(plan: Plan) -> Table:
-    """One row a structure, the tightest that fits and the first that does not next to each other."""
+    """One row a structure, from the least memory to the most."""
     names = list(plan.points[0].point)
     table = Table(*names, "predicted peak", "fits", "decided by")
     for point in sorted(plan.points, key=lambda p: p.verdict.predicted.expected_bytes):

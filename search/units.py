@@ -27,7 +27,7 @@ _QUANTITY = re.compile(r"\s*([+-]?[\d_]*\.?\d[\d_]*(?:e[+-]?\d+)?)\s*([a-z%]*)\s
 
 
 def parse_quantity(text: str) -> tuple[float, str]:
-    """The number of a text such as `20 GiB`, and its unit in lower case (empty when there is none)."""
+    """The number of a text such as `20 GiB`, and its unit in lower case, empty without one."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         msg = f"{text!r} is not a number with a unit (try '20 GiB', '90 s' or '8000')"
@@ -36,7 +36,7 @@ def parse_quantity(text: str) -> tuple[float, str]:
 
 
 def parse_bytes(text: str | int) -> int:
-    """Bytes of `160 MiB`, `24 GB` or a plain number of bytes. Raises InputError on an unknown unit."""
+    """Bytes of `160 MiB`, `24 GB` or a plain number. Raises InputError on an unknown unit."""
     number, unit = parse_quantity(str(text))
     factor = _BYTE_UNITS.get(unit or "b")
     if factor is None:
@@ -56,7 +56,7 @@ def parse_seconds(text: str | float) -> float:
 
 
 def parse_value(text: str, unit: str) -> float:
-    """A quantity in the base unit of a metric whose unit is `unit` (`B`, `s`, `tokens/s` or empty)."""
+    """A quantity in the base unit of a metric whose unit is `B`, `s`, `tokens/s` or empty."""
     if unit == "B":
         return float(parse_bytes(text))
     if unit == "s":
