@@ -33,6 +33,11 @@ class Candidate:
     value: ParamValue
     within_range: bool = False
 
+    @property
+    def searched(self) -> bool:
+        """Whether it comes from the space and not from what is fixed."""
+        return self.place.startswith("space.")
+
 
 Candidates = Mapping[str, Sequence[Candidate]]
 """Some values of each dimension that the file gives and understands: all, or the telling ones."""
@@ -77,12 +82,12 @@ def _within(place: str, given: Mapping[str, Any]) -> Iterator[Candidate]:
 
 
 def _telling_values(dimension: Any) -> list[Any]:
-    values = dimension.values()
-    if values is None:
+    count = dimension.num_values()
+    if count is None:
         return _spread(dimension)
-    if len(values) <= _LISTED_VALUES:
-        return list(values)
-    return [values[index] for index in (0, 1, len(values) // 2, -2, -1)]
+    if count <= _LISTED_VALUES:
+        return list(dimension.values())
+    return [dimension.at(index) for index in (0, 1, count // 2, count - 2, count - 1)]
 
 
 def _spread(dimension: FloatRange) -> list[float]:
@@ -153,20 +158,19 @@ def _required(group: type) -> list[str]:
 def group_faults(group: type, known: Candidates, tried: Sequence[Combination]) -> Iterator[Fault]:
     """What a group's own check refuses: values that never work, then some that do not go together.
 
-    A value is at fault by itself when it is refused both beside the defaults and beside everything
-    else that the file allows. Left out: values within a range that has a fault already.
+    Left out: values within a range that has a fault already.
     """
     if not tried:
         return
     at_fault: set[Candidate] = set()
     ranges_at_fault: set[str] = set()
     for name, candidate in _own(group, known):
-        message = _alone(group, name, candidate, tried)
-        if not message:
+        refusals = _refusals(group, name, candidate, tried)
+        if not refusals:
             continue
         at_fault.add(candidate)
         if not (candidate.within_range and name in ranges_at_fault):
-            yield Fault(place=candidate.place, message=message)
+            yield Fault(place=candidate.place, message=_message(refusals, name, candidate.value))
         ranges_at_fault.add(name)
     left = [each for each in tried if not at_fault.intersection(each.chosen.values())]
     refused = [each for each in left if each.refusal]
@@ -179,24 +183,42 @@ def _own(group: type, known: Candidates) -> Iterator[tuple[str, Candidate]]:
         yield from ((name, candidate) for candidate in known.get(name, ()))
 
 
-def _alone(group: type, name: str, candidate: Candidate, tried: Sequence[Combination]) -> str:
-    """What is wrong with a candidate whatever it is combined with; empty when nothing is."""
-    beside_others = [each.refusal for each in tried if each.chosen[name] is candidate]
-    required = {name: tried[0].params[name] for name in _required(group)}
+def _refusals(
+    group: type, name: str, candidate: Candidate, tried: Sequence[Combination]
+) -> list[str]:
+    """Why a candidate never works; nothing when it does, or when other searched values are why.
+
+    A candidate is at fault when everything tried with it is refused, and either so it is beside
+    the defaults, or what refuses it speaks of no other dimension that is searched.
+    """
+    beside_others = [each for each in tried if each.chosen[name] is candidate]
+    refusals = [each.refusal for each in beside_others]
+    if not all(refusals):
+        return []
+    required = {each: tried[0].params[each] for each in _required(group)}
     beside_defaults = _group_refusal(group, {**required, name: candidate.value})
-    if not beside_defaults or not all(beside_others):
-        return ""
-    refusals = [*beside_others, beside_defaults]
-    message = next((refusal for refusal in refusals if name in refusal), refusals[0])
-    says_value = "found" in message or f"{name} {candidate.value}" in message
-    ending = "" if says_value else f", found {found(candidate.value)}"
-    return message.removeprefix(f"{name} ") + ending
+    if beside_defaults:
+        return [*refusals, beside_defaults]
+    return refusals if all(_speaks_of(each, name) for each in beside_others) else []
+
+
+def _speaks_of(combination: Combination, name: str) -> bool:
+    """Whether a refusal names a searched dimension and no other one that is searched."""
+    named = [each for each in combination.chosen if each in combination.refusal]
+    return [each for each in named if combination.chosen[each].searched] == [name]
+
+
+def _message(refusals: Sequence[str], name: str, value: ParamValue) -> str:
+    refusal = next((each for each in refusals if name in each), refusals[0])
+    says_value = "found" in refusal or f"{name} {value}" in refusal
+    ending = "" if says_value else f", found {found(value)}"
+    return refusal.removeprefix(f"{name} ") + ending
 
 
 def _together(example: Combination, num_refused: int, num_tried: int) -> Fault:
     named = [name for name in example.chosen if name in example.refusal] or list(example.chosen)
     values = ", ".join(f"{name} {found(example.chosen[name].value)}" for name in named)
-    searched = any(example.chosen[name].place.startswith("space.") for name in named)
+    searched = any(example.chosen[name].searched for name in named)
     message = (
         f"{example.refusal}, for example at {values}; {num_refused} of {num_tried} combinations "
         "tried are refused (leave out the values that do not go together)"

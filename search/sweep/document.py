@@ -9,9 +9,13 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
+from ruamel.yaml.nodes import MappingNode, Node
 
 from search.errors import Fault, FileFaultsError
+
+
+_DEEPEST = 3
+"""Levels below a section; an alias within its own anchor goes down for ever."""
 
 
 class _Constructor(SafeConstructor):
@@ -53,13 +57,9 @@ def read_document(text: str, path: str) -> Document:
     if not isinstance(data, dict):
         raise FileFaultsError(path, [Fault(place="", message=_not_a_mapping(data))])
     lines: dict[str, int] = {}
-    repeated: list[Fault] = []
-    for place, line in _keys(root, "", set()):
-        if place in lines:
-            repeated.append(_twice(place, lines[place], line))
-        lines[place] = line
+    repeated = tuple(_read_keys(root, "", lines))
     given = {name: value for name, value in data.items() if value is not None}
-    return Document(data=given, lines=lines, repeated=tuple(repeated))
+    return Document(data=given, lines=lines, repeated=repeated)
 
 
 def _yaml() -> YAML:
@@ -69,15 +69,18 @@ def _yaml() -> YAML:
     return yaml
 
 
-def _keys(node: Node, place: str, above: set[int]) -> Iterator[tuple[str, int]]:
-    """Each key's dotted place and line; an alias inside its own anchor is not followed."""
-    if not isinstance(node, MappingNode) or id(node) in above:
+def _read_keys(node: Node, place: str, lines: dict[str, int]) -> Iterator[Fault]:
+    """Adds the line of each dotted place to `lines`; what comes back are keys met again."""
+    if not isinstance(node, MappingNode) or place.count(".") >= _DEEPEST:
         return
     for key, value in node.value:
-        if isinstance(key, ScalarNode):
-            inner = f"{place}.{key.value}" if place else str(key.value)
-            yield inner, key.start_mark.line + 1
-            yield from _keys(value, inner, above | {id(node)})
+        inner = f"{place}.{key.value}" if place else f"{key.value}"
+        line = key.start_mark.line + 1
+        if inner in lines:
+            yield _twice(inner, lines[inner], line)
+            continue
+        lines[inner] = line
+        yield from _read_keys(value, inner, lines)
 
 
 def _twice(place: str, first_line: int, line: int) -> Fault:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import core_schema
 
 from search.errors import Fault, FileFaultsError, InputError
 from search.objective import Objective, load_objective
@@ -63,7 +65,7 @@ def read_sweep(path: Path, *, capacity_bytes: int | Callable[[], int]) -> Loaded
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         message = "there is no such file ('paretune init' writes one to start from)"
     except IsADirectoryError:
@@ -163,5 +165,13 @@ def load_objective_of(sweep: Sweep) -> Objective:
 
 def sweep_schema() -> dict[str, Any]:
     """The JSON Schema of a sweep file, every field described, for editors to complete from."""
-    schema = Sweep.model_json_schema()
+    schema = Sweep.model_json_schema(schema_generator=_SchemaOfForms)
     return {"$schema": _SCHEMA_DIALECT, **schema, "title": "paretune sweep file"}
+
+
+class _SchemaOfForms(GenerateJsonSchema):
+    """Takes a range with whole bounds as either kind of range: which one, the dimension decides."""
+
+    def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> dict[str, Any]:
+        """Any of the forms, instead of exactly one."""
+        return {"anyOf": super().tagged_union_schema(schema)["oneOf"]}

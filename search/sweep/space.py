@@ -37,6 +37,8 @@ STRICT = ConfigDict(
 def _scalar(value: object) -> object:
     if isinstance(value, list | Mapping):
         refuse(f"must be one value, found {found(value)}")
+    if isinstance(value, float) and not math.isfinite(value):
+        refuse(f"must be a finite number, found {found(value)}")
     return value
 
 
@@ -73,24 +75,25 @@ class FloatRange(BaseModel):
         """Whether a value is a number within the bounds, and on the grid where there is a step."""
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
-        values = self.values()
-        if values is None:
+        if self.step is None:
             return self.low <= value <= self.high
-        return any(math.isclose(value, each, abs_tol=1e-12) for each in values)
+        index = round((value - self.low) / self.step)
+        return index in range(self._num_steps() + 1) and math.isclose(value, self.at(index))
 
     def num_values(self) -> int | None:
         """How many values there are; None when they are continuous."""
-        if self.step is None:
-            return None
-        return int((_exact(self.high) - _exact(self.low)) // _exact(self.step)) + 1
+        return None if self.step is None else self._num_steps() + 1
 
     def values(self) -> tuple[float, ...] | None:
         """Every value in rising order; None when they are continuous."""
-        count = self.num_values()
-        if count is None or self.step is None:
-            return None
-        low, step = _exact(self.low), _exact(self.step)
-        return tuple(float(low + index * step) for index in range(count))
+        return None if self.step is None else tuple(map(self.at, range(self._num_steps() + 1)))
+
+    def at(self, index: int) -> float:
+        """The value that many steps above `low`, as decimals add: 0.1 + 2 x 0.1 is 0.3."""
+        return float(_exact(self.low) + index * _exact(self.step or 0))
+
+    def _num_steps(self) -> int:
+        return int((_exact(self.high) - _exact(self.low)) // _exact(self.step or 1))
 
 
 class IntRange(BaseModel):
@@ -116,18 +119,21 @@ class IntRange(BaseModel):
 
     def contains(self, value: ParamValue) -> bool:
         """Whether a value is a whole number within the bounds and on the grid."""
-        return isinstance(value, int) and not isinstance(value, bool) and value in self._range()
+        if isinstance(value, bool) or not isinstance(value, int):
+            return False
+        return self.low <= value <= self.high and (value - self.low) % self.step == 0
 
     def num_values(self) -> int:
         """How many values there are."""
-        return len(self._range())
+        return (self.high - self.low) // self.step + 1
 
     def values(self) -> tuple[int, ...]:
         """Every value in rising order."""
-        return tuple(self._range())
+        return tuple(range(self.low, self.high + 1, self.step))
 
-    def _range(self) -> range:
-        return range(self.low, self.high + 1, self.step)
+    def at(self, index: int) -> int:
+        """The value that many steps above `low`."""
+        return self.low + index * self.step
 
 
 class Choices(RootModel[Annotated[tuple[Scalar, ...], BeforeValidator(_tuple)]]):

@@ -19,6 +19,7 @@ REFUSALS_PER_TRIAL = 100
 """Refusals after which a sweep gives up, for each trial asked: a space of which one point in a
 hundred fits is still searched."""
 
+_NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
 _LONGEST_NAME = 100
 _LEAST_BUDGET = MIB
 
@@ -39,7 +40,7 @@ def _quantity(parse: Callable[[str], float], example: str) -> Callable[[object],
 
 def _count(given: object) -> object:
     """A whole number that is written `60_000` or `1e6`; anything else as it is."""
-    if isinstance(given, str) and re.fullmatch(r"\d+(_\d+)+", given):
+    if isinstance(given, str) and re.match(_UNDERSCORED, given):
         return int(given)
     return int(given) if isinstance(given, float) and given.is_integer() else given
 
@@ -61,7 +62,7 @@ def _enough_bytes(num_bytes: int) -> int:
 def _sound_name(name: str) -> str:
     if len(name) > _LONGEST_NAME:
         refuse(f"must have at most {_LONGEST_NAME} characters, found {len(name)}")
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+    if not re.fullmatch(_NAME, name):
         tidy = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or "my-sweep"
         refuse(
             "must begin with a letter or a digit and go on with those, '.', '_' or '-' "
@@ -76,16 +77,20 @@ def _some_goals(goals: dict[str, Goal]) -> dict[str, Goal]:
     return goals
 
 
-Count = Annotated[int, BeforeValidator(_count, json_schema_input_type=int), Field(ge=1)]
+_UNDERSCORED = r"^\d+(_\d+)+$"
+"""Text to a strict reader of YAML 1.2, a number to people."""
+_WrittenCount = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=_UNDERSCORED)]
+
+Count = Annotated[int, Field(ge=1), BeforeValidator(_count, json_schema_input_type=_WrittenCount)]
 Bytes = Annotated[
     int,
-    BeforeValidator(_quantity(parse_bytes, "8 GiB"), json_schema_input_type=int | str),
     AfterValidator(_enough_bytes),
+    BeforeValidator(_quantity(parse_bytes, "8 GiB"), json_schema_input_type=int | str),
 ]
 Seconds = Annotated[
     float,
-    BeforeValidator(_quantity(parse_seconds, "10 min"), json_schema_input_type=float | str),
     Field(gt=0),
+    BeforeValidator(_quantity(parse_seconds, "10 min"), json_schema_input_type=float | str),
 ]
 Goals = Annotated[
     dict[str, Annotated[Goal, BeforeValidator(_goal, json_schema_input_type=Goal)]],
@@ -137,7 +142,9 @@ class Sweep(BaseModel):
 
     model_config = STRICT
 
-    name: Annotated[str, AfterValidator(_sound_name)] = Field(examples=["quickstart"])
+    name: Annotated[str, AfterValidator(_sound_name)] = Field(
+        examples=["quickstart"], json_schema_extra={"pattern": f"^{_NAME}$"}
+    )
     """What the sweep is called, in commands, in MLflow, and as the folder of its state. Letters,
     digits, `.`, `_` and `-`."""
     description: str = ""

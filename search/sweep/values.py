@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -70,12 +71,14 @@ def refusal(declared: Any, value: object) -> str:
 
 
 def is_scalar(value: object) -> bool:
-    """Whether a value is neither a list nor a mapping."""
+    """Whether a value is neither a list nor a mapping, nor infinite."""
+    if isinstance(value, float):
+        return math.isfinite(value)
     return not isinstance(value, list | Mapping)
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and is_scalar(value) and not isinstance(value, bool)
 
 
 def _typed(values: Sequence[Any], declared: Any) -> list[Any]:

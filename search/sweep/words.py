@@ -66,7 +66,7 @@ def either(options: Sequence[str]) -> str:
 
 def closest(name: object, known: Iterable[str]) -> list[str]:
     """The known name nearest to `name`, or nothing when none comes close."""
-    return difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
+    return difflib.get_close_matches(str(name), list(known), n=1)
 
 
 def nearest(name: object, known: Sequence[str]) -> str:
@@ -139,7 +139,8 @@ def _message(details: ErrorDetails, parts: list[str], model: type[BaseModel]) ->
         return f"must be given{_example(parts, model)}"
     if kind not in _RULES:
         return str(context.get("error", details["msg"]))
-    return f"{_RULES[kind].format(**context)}, found {found(value)}{_mend(kind, value)}"
+    rule = _RULES[kind].format(**{name: found(limit) for name, limit in context.items()})
+    return f"{rule}, found {found(value)}{_mend(kind, value)}"
 
 
 def _mend(kind: str, value: object) -> str:
