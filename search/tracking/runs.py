@@ -53,8 +53,11 @@ class SweepRuns:
         child = self._children.get(trial.number) or self._create(trial)
         if child.ended:
             return
-        self._log(
-            child.run_id, entries.metric_entries(trial, self.sweep), entries.run_params(trial)
+        log_entries(
+            self.client,
+            child.run_id,
+            entries.metric_entries(trial, self.sweep),
+            entries.run_params(trial),
         )
         self.client.set_terminated(
             child.run_id, entries.run_status(trial.outcome).value, entries.end_time_ms(trial)
@@ -84,7 +87,7 @@ class SweepRuns:
             MetricEntry(key=key, value=value, timestamp_ms=now)
             for key, value in summary_metrics(summary).items()
         ]
-        self._log(self.parent_run_id, found, {})
+        log_entries(self.client, self.parent_run_id, found, {})
         note = summary_note(summary, run_ids=self.run_ids(), experiment_id=self.experiment_id)
         self.client.set_tag(self.parent_run_id, entries.NOTE, note)
 
@@ -137,7 +140,7 @@ class SweepRuns:
         run = self.client.create_run(
             self.experiment_id,
             start_time=entries.start_time_ms(trial),
-            tags=tags | _source_tags(),
+            tags=tags | source_tags(),
             run_name=entries.run_name(trial),
         )
         self._children[trial.number] = _Child(run_id=run.info.run_id, ended=False)
@@ -145,7 +148,7 @@ class SweepRuns:
 
     def _open_parent(self, found: str | None) -> str:
         sweep = self.sweep
-        tags = entries.sweep_tags(sweep) | _source_tags()
+        tags = entries.sweep_tags(sweep) | source_tags()
         tags |= {entries.NOTE: sweep.description or f"Sweep `{sweep.name}`, still running."}
         for name, value in sweep.provenance.items():
             tags[f"paretune.provenance.{name}"] = entries.param_text(value)
@@ -164,17 +167,18 @@ class SweepRuns:
         for key, value in (("name", entries.metric_key(first)), ("greaterIsBetter", greater)):
             self.client.set_experiment_tag(self.experiment_id, f"{_PRIMARY_METRIC}.{key}", value)
 
-    def _log(self, run_id: str, found: Sequence[MetricEntry], params: Mapping[str, str]) -> None:
-        """One request, unless a curve is longer than one may be."""
-        from mlflow.entities import Metric, Param
 
-        metrics = [
-            Metric(entry.key, entry.value, entry.timestamp_ms, entry.step) for entry in found
-        ]
-        texts = [Param(key, value) for key, value in params.items()]
-        for start in range(0, max(1, len(metrics)), _METRICS_A_BATCH):
-            batch = metrics[start : start + _METRICS_A_BATCH]
-            self.client.log_batch(run_id, batch, texts if start == 0 else [])
+def log_entries(
+    client: MlflowClient, run_id: str, found: Sequence[MetricEntry], params: Mapping[str, str]
+) -> None:
+    """Writes params and metrics in one request, or more where a curve is longer than one may be."""
+    from mlflow.entities import Metric, Param
+
+    metrics = [Metric(entry.key, entry.value, entry.timestamp_ms, entry.step) for entry in found]
+    texts = [Param(key, value) for key, value in params.items()]
+    for start in range(0, max(1, len(metrics)), _METRICS_A_BATCH):
+        batch = metrics[start : start + _METRICS_A_BATCH]
+        client.log_batch(run_id, batch, texts if start == 0 else [])
 
 
 def mark_pick(uri: str | None, *, sweep_name: str, sweep_id: str, number: int, label: str) -> str:
@@ -221,7 +225,8 @@ def _search(client: MlflowClient, experiment_id: str, sweep_id: str) -> Iterator
             return
 
 
-def _source_tags() -> dict[str, str]:
+def source_tags() -> dict[str, str]:
+    """Who and what wrote a run: the tags that MLflow's own client does not set."""
     return {
         "mlflow.user": store.user_name(),
         "mlflow.source.name": "paretune",

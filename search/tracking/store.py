@@ -204,6 +204,11 @@ def experiment_url(uri: str, experiment_id: str, *, port: int = 5000) -> str:
     return f"{_base_url(uri, port)}/#/experiments/{experiment_id}/runs"
 
 
+def run_url(uri: str, experiment_id: str, run_id: str, *, port: int = 5000) -> str:
+    """Where a browser shows one run."""
+    return f"{experiment_url(uri, experiment_id, port=port)}/{run_id}"
+
+
 def _base_url(uri: str, port: int) -> str:
     return uri.rstrip("/") if uri.startswith("http") else f"http://127.0.0.1:{port}"
 
