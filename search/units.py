@@ -23,7 +23,7 @@ _BYTE_UNITS = {
 }
 _SECOND_UNITS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _COUNT_UNITS = {"k": 1e3, "m": 1e6, "%": 0.01}
-_QUANTITY = re.compile(r"\s*([+-]?[\d_]*\.?\d[\d_]*(?:e[+-]?\d+)?)\s*([a-z%]*)\s*", re.IGNORECASE)
+_QUANTITY = re.compile(r"\s*([+-]?[\d_]*\.?\d[\d_]*(?:e[+-]?\d+)?)\s*([a-z%/]*)\s*", re.IGNORECASE)
 
 
 def parse_quantity(text: str) -> tuple[float, str]:

@@ -13,7 +13,6 @@ from ruamel.yaml.nodes import MappingNode, Node
 
 from search.errors import Fault, FileFaultsError
 
-
 _DEEPEST = 3
 """Levels below a section; an alias within its own anchor goes down for ever."""
 

@@ -71,7 +71,7 @@ def _text(path: Path) -> str:
     except IsADirectoryError:
         message = "this is a folder (name the sweep file in it)"
     except OSError as error:
-        message = f"it cannot be read: {error.strerror} (check its permissions)"
+        message = f"it cannot be read: {error.strerror} (check its path and permissions)"
     except UnicodeDecodeError as error:
         message = f"this is not text: byte {error.start} is not UTF-8 (save it as UTF-8)"
     raise FileFaultsError(str(path), [Fault(place="", message=message)])

@@ -223,6 +223,11 @@ class Space(RootModel[dict[str, Dimension]]):
         """Names with their dimensions."""
         return self.root.items()
 
+    def log_names(self) -> frozenset[str]:
+        """The names of the dimensions that are drawn on a logarithmic scale."""
+        ranges = {name: each for name, each in self.items() if not isinstance(each, Choices)}
+        return frozenset(name for name, each in ranges.items() if each.log)
+
     def contains(self, point: Mapping[str, ParamValue]) -> bool:
         """Whether a point has a value for each dimension, each of them in it, and nothing else."""
         return point.keys() == self.root.keys() and all(

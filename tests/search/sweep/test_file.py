@@ -563,11 +563,19 @@ def test_a_folder(tmp_path):
     assert _told(tmp_path).endswith("this is a folder (name the sweep file in it)")
 
 
+def test_a_path_that_leads_through_a_file(tmp_path):
+    (tmp_path / "file").touch()
+    told = _told(tmp_path / "file" / "sweep.yaml")
+    assert told.endswith("it cannot be read: Not a directory (check its path and permissions)")
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_that_may_not_be_read(tmp_path):
     path = tmp_path / "sweep.yaml"
     path.touch(mode=0)
-    assert _told(path).endswith("it cannot be read: Permission denied (check its permissions)")
+    assert _told(path).endswith(
+        "it cannot be read: Permission denied (check its path and permissions)"
+    )
 
 
 def test_a_file_that_is_not_text(tmp_path):

@@ -27,6 +27,11 @@ def test_it_reads_like_a_mapping_in_the_order_of_the_file():
     assert dict(space.items()) == {"b": space["b"], "a": space["a"]}
 
 
+def test_it_knows_what_is_drawn_on_a_log_scale():
+    ranges = {"b": IntRange(low=1, high=8, log=True), "c": FloatRange(low=1, high=8)}
+    assert Space({"a": Choices((1,)), **ranges}).log_names() == {"b"}
+
+
 def test_points_are_the_product_the_last_dimension_fastest():
     space = Space({"a": Choices((1, 2)), "b": IntRange(low=0, high=4, step=2)})
     assert space.num_points() == 6
