@@ -16,7 +16,7 @@ from search.results import ParamValue, Trial
 from search.sweep.words import nearest
 from search.units import format_value, parse_quantity, parse_value
 
-_FORM = re.compile(r"\s*([A-Za-z_]\w*)\s*(<=|>=|==|!=|=|<|>)\s*(.+?)\s*")
+_FORM = re.compile(r"\s*([A-Za-z_]\w*)\s*(<=|>=|==|!=|=|<|>)\s*([^<>=!\s].*?)\s*")
 _EQUAL_WITHIN = 1e-9
 
 

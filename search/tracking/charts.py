@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
-from itertools import combinations, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from search.metric import Goal, Metric
+from search.metric import Metric
 from search.results import Trial
 from search.tracking.entries import param_text
-from search.tracking.summary import front_numbers, measured_trials
-from search.units import GIB, MIB, format_bytes, format_value
+from search.tracking.picture import Axis, Picture, picture_of, steps
+from search.units import format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,95 +22,13 @@ _FRONT_COLOUR = "#D55E00"
 _OTHER_COLOUR = "#7F8C9A"
 """Vermilion and grey, of other lightness too. Source: Okabe, Ito 2008, Color Universal Design."""
 
-_LINE_NAME = "best of the two metrics drawn"
+_LINE_NAME = "front of the two metrics shown"
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <style>body {{ margin: 0 }}</style></head>
 <body>{body}</body></html>
 """
-
-_LOG_SPREAD = 30.0
-"""Largest over smallest value from which on an axis is logarithmic."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Axis:
-    """One metric as it is drawn: divided by `scale`, with a label that says which way is better."""
-
-    metric: Metric
-    label: str
-    scale: float
-    log: bool
-
-    def of(self, trial: Trial) -> float:
-        return trial.metrics[self.metric.name] / self.scale
-
-    def shown(self, trial: Trial) -> str:
-        return format_value(trial.metrics[self.metric.name], self.metric.unit)
-
-
-def _axis(metric: Metric, trials: Sequence[Trial]) -> _Axis:
-    values = [trial.metrics[metric.name] for trial in trials]
-    scale, unit = _scale(metric, values)
-    better = "lower" if metric.goal is Goal.MIN else "higher"
-    name = metric.name.replace("_", " ")
-    told = not unit or unit.replace("/s", " per second") in name
-    shown_unit = "" if told else f" [{unit}]"
-    log = min(values, default=0) > 0 and max(values) / min(values) > _LOG_SPREAD
-    return _Axis(
-        metric=metric, label=f"{name}{shown_unit}, {better} is better", scale=scale, log=log
-    )
-
-
-def _scale(metric: Metric, values: Sequence[float]) -> tuple[float, str]:
-    if metric.unit != "B":
-        return 1.0, metric.unit
-    return (GIB, "GiB") if max(values, default=0) >= GIB else (MIB, "MiB")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Picture:
-    """What is drawn: completed trials, which of them are on the front, and an axis a metric."""
-
-    trials: tuple[Trial, ...]
-    on_front: frozenset[int]
-    axes: tuple[_Axis, ...]
-
-    def pairs(self) -> list[tuple[_Axis, _Axis]]:
-        """Every pair of axes, the earlier metric upright."""
-        if len(self.axes) == 1:
-            return [(self.axes[0], self.axes[0])]
-        return [(second, first) for first, second in combinations(self.axes, 2)]
-
-    def parts(self) -> tuple[list[Trial], list[Trial]]:
-        """Trials off the front, and on it."""
-        front = [trial for trial in self.trials if trial.number in self.on_front]
-        return [trial for trial in self.trials if trial.number not in self.on_front], front
-
-
-def _picture(trials: Sequence[Trial], metrics: tuple[Metric, ...]) -> _Picture:
-    drawn = tuple(trial for trial, _ in measured_trials(trials, metrics))
-    return _Picture(
-        trials=drawn,
-        on_front=front_numbers(drawn, metrics),
-        axes=tuple(_axis(metric, drawn) for metric in metrics),
-    )
-
-
-def _steps(front: Sequence[Trial], x: _Axis, y: _Axis) -> tuple[list[float], list[float]]:
-    """Corners of the line between what is reached and what is not, in the plane of two metrics."""
-    pair = (x.metric, y.metric)
-    numbers = front_numbers(front, pair)
-    ordered = sorted((x.of(t), y.of(t)) for t in front if t.number in numbers)
-    corners: list[tuple[float, float]] = []
-    for left, right in pairwise(ordered):
-        # The corner is the worse of both: the line encloses what some trial reaches.
-        worse_x = max if x.metric.goal is Goal.MIN else min
-        worse_y = max if y.metric.goal is Goal.MIN else min
-        corners += [left, (worse_x(left[0], right[0]), worse_y(left[1], right[1]))]
-    corners += ordered[-1:]
-    return [corner[0] for corner in corners], [corner[1] for corner in corners]
 
 
 def pareto_html(
@@ -123,7 +39,7 @@ def pareto_html(
     With three metrics or more, a menu chooses the two that are drawn. About 5 MB, nearly all of it
     the drawing script.
     """
-    picture = _picture(trials, metrics)
+    picture = picture_of(trials, metrics)
     figure = _html_figure(picture, title)
     config = {"displaylogo": False, "responsive": True}
     body = figure.to_html(
@@ -132,7 +48,7 @@ def pareto_html(
     return _PAGE.format(title=escape(title), body=body)
 
 
-def _html_figure(picture: _Picture, title: str) -> Figure:
+def _html_figure(picture: Picture, title: str) -> Figure:
     from plotly import graph_objects
 
     figure = graph_objects.Figure()
@@ -155,13 +71,13 @@ def _html_figure(picture: _Picture, title: str) -> Figure:
     return figure
 
 
-def _title(picture: _Picture, title: str) -> str:
+def _title(picture: Picture, title: str) -> str:
     return (
         f"{title}: {len(picture.on_front)} of {len(picture.trials)} completed trials on the front"
     )
 
 
-def _html_axis(axis: _Axis) -> dict[str, Any]:
+def _html_axis(axis: Axis) -> dict[str, Any]:
     return {
         "title": {"text": axis.label},
         "type": "log" if axis.log else "linear",
@@ -170,7 +86,7 @@ def _html_axis(axis: _Axis) -> dict[str, Any]:
     }
 
 
-def _menu(pairs: Sequence[tuple[_Axis, _Axis]]) -> dict[str, Any]:
+def _menu(pairs: Sequence[tuple[Axis, Axis]]) -> dict[str, Any]:
     traces_a_pair = 3
     buttons = [
         {
@@ -190,9 +106,9 @@ def _menu(pairs: Sequence[tuple[_Axis, _Axis]]) -> dict[str, Any]:
     return {"buttons": buttons, "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"}
 
 
-def _pair_traces(picture: _Picture, x: _Axis, y: _Axis) -> list[dict[str, Any]]:
+def _pair_traces(picture: Picture, x: Axis, y: Axis) -> list[dict[str, Any]]:
     others, front = picture.parts()
-    steps_x, steps_y = _steps(front, x, y)
+    steps_x, steps_y = steps(front, x, y)
     return [
         {
             "x": steps_x,
@@ -210,7 +126,7 @@ def _pair_traces(picture: _Picture, x: _Axis, y: _Axis) -> list[dict[str, Any]]:
 
 
 def _points(
-    trials: Sequence[Trial], x: _Axis, y: _Axis, *, name: str, colour: str, symbol: str, size: int
+    trials: Sequence[Trial], x: Axis, y: Axis, *, name: str, colour: str, symbol: str, size: int
 ) -> dict[str, Any]:
     return {
         "x": [x.of(trial) for trial in trials],
@@ -227,7 +143,7 @@ def _points(
     }
 
 
-def _hover(trial: Trial, picture: _Picture) -> str:
+def _hover(trial: Trial, picture: Picture) -> str:
     metrics = [f"{axis.metric.name}: <b>{axis.shown(trial)}</b>" for axis in picture.axes]
     params = [
         f"{name}: {param_text(trial.params[name])}"
@@ -253,7 +169,7 @@ def pareto_png(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
 
-    picture = _picture(trials, metrics)
+    picture = picture_of(trials, metrics)
     pairs = picture.pairs()
     columns = min(3, len(pairs))
     rows = math.ceil(len(pairs) / columns)
@@ -268,9 +184,9 @@ def pareto_png(
     figure.savefig(path)
 
 
-def _draw_panel(panel: Axes, picture: _Picture, x: _Axis, y: _Axis) -> None:
+def _draw_panel(panel: Axes, picture: Picture, x: Axis, y: Axis) -> None:
     others, front = picture.parts()
-    steps_x, steps_y = _steps(front, x, y)
+    steps_x, steps_y = steps(front, x, y)
     panel.plot(
         steps_x,
         steps_y,
@@ -305,7 +221,7 @@ def _draw_panel(panel: Axes, picture: _Picture, x: _Axis, y: _Axis) -> None:
     panel.spines[["top", "right"]].set_visible(False)
 
 
-def _label_front(panel: Axes, front: Sequence[Trial], x: _Axis, y: _Axis) -> None:
+def _label_front(panel: Axes, front: Sequence[Trial], x: Axis, y: Axis) -> None:
     """Numbers the trials of a front that is short enough to stay readable."""
     if len(front) > 15:
         return

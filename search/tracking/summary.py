@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,13 +40,17 @@ class Summary:
 def measured_trials(
     trials: Sequence[Trial], metrics: tuple[Metric, ...]
 ) -> list[tuple[Trial, tuple[float, ...]]]:
-    """Completed trials that have every metric, each with its values such that lower is better."""
+    """Completed trials with a finite value of every metric, and the values: lower is better."""
     paired = [
         (trial, oriented_values(metrics, trial.metrics))
         for trial in trials
         if trial.outcome is Outcome.COMPLETED
     ]
-    return [(trial, values) for trial, values in paired if values is not None]
+    return [
+        (trial, values)
+        for trial, values in paired
+        if values is not None and all(map(math.isfinite, values))
+    ]
 
 
 def front_numbers(trials: Sequence[Trial], metrics: tuple[Metric, ...]) -> frozenset[int]:
