@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_type_hints
 
@@ -124,12 +125,19 @@ def window_faults(objective: Objective, params: Params, data: Mapping[str, Any])
 
 
 def _data_fault(error: Exception, data: Mapping[str, Any]) -> Fault:
-    """A fault at the setting that the message speaks of."""
+    """A fault at the setting whose value, or else whose name, the message speaks of."""
     message = str(error)
-    by_name = [name for name in data if name in message]
-    by_value = [name for name, value in data.items() if str(value) in message]
-    place = next(iter([*by_value, *by_name]), "")
-    return Fault(place=f"data.{place}" if place else "data", message=message)
+    words = [
+        *((name, str(value)) for name, value in data.items()),
+        *((name, name) for name in data),
+    ]
+    spoken_of = [name for name, word in words if word and _holds(message, word)]
+    place = f"data.{spoken_of[0]}" if spoken_of else "data"
+    return Fault(place=place, message=message)
+
+
+def _holds(message: str, word: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", message) is not None
 
 
 def token_faults(
