@@ -132,8 +132,9 @@ def _data_fault(error: Exception, data: Mapping[str, Any]) -> Fault:
         *((name, name) for name in data),
     ]
     spoken_of = [name for name, word in words if word and _holds(message, word)]
-    place = f"data.{spoken_of[0]}" if spoken_of else "data"
-    return Fault(place=place, message=message)
+    if not spoken_of:
+        return Fault(place="data", message=message)
+    return Fault(place=f"data.{spoken_of[0]}", message=message.removeprefix(f"{spoken_of[0]} "))
 
 
 def _holds(message: str, word: str) -> bool:
