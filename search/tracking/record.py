@@ -19,7 +19,7 @@ from search.tracking.entries import RecordedSweep, RunStatus
 from search.tracking.runs import SweepRuns
 from search.tracking.summary import Summary
 
-_DOWN_SECONDS = 30.0
+DOWN_SECONDS = 30.0
 """How long a store that failed is left alone: a dead server is not asked for every trial."""
 
 
@@ -161,7 +161,7 @@ class Recorder:
             action()
         except Exception as error:  # noqa: BLE001 - no fault of a store may end a sweep
             self._reason = store.first_line(error)
-            self._down_until = time.monotonic() + _DOWN_SECONDS
+            self._down_until = time.monotonic() + DOWN_SECONDS
             return False
         self._unwritten.pop(what)
         return True

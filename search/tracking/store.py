@@ -28,6 +28,10 @@ URI_VARIABLE = "MLFLOW_TRACKING_URI"
 _SQLITE = "sqlite:///"
 _DEFAULT_PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
 _LONGEST = 300
+
+BUSY_SECONDS = 10.0
+"""How long another process may hold a store before it counts as unusable."""
+
 _SETTINGS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # 7 would hold the record up for minutes
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
@@ -139,7 +143,7 @@ def _sqlite_path(uri: str) -> Path:
 
 def _check_sqlite(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with closing(sqlite3.connect(path, timeout=10, isolation_level=None)) as connection:
+    with closing(sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("CREATE TABLE paretune_probe (x)")
         connection.execute("ROLLBACK")

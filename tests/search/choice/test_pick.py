@@ -20,7 +20,7 @@ ALL = (*PAIR, PEAK_MEMORY)
 
 def trial(number, loss, speed, gib=1.0, outcome=Outcome.COMPLETED):
     metrics = {"loss": loss, "tokens_per_second": speed, "peak_memory": gib * GIB}
-    return Trial(number=number, params={"precision": precision}, outcome=outcome, metrics=metrics)
+    return Trial(number=number, params={"precision": "32-true"}, outcome=outcome, metrics=metrics)
 
 
 def where(*texts):
