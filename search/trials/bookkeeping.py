@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from search.errors import SweepStoppedError
 from search.results import Outcome, Trial
 from search.trials.attempt import Progress
+from search.trials.death import Death
 from search.trials.events import (
     Event,
     SpaceExhausted,
@@ -27,15 +28,6 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 2
 """How often a trial is started whose process dies."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Death:
-    """A worker's process ended in the middle of a trial."""
-
-    message: str
-    is_out_of_memory: bool
-    """Whether memory is known, or taken, to be why."""
 
 
 class Bookkeeper:

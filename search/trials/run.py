@@ -46,7 +46,7 @@ _QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    "RAY_DEDUP_LOGS": "0",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
     "RAY_USAGE_STATS_ENABLED": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
@@ -54,7 +54,10 @@ _QUIET = {
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
     "TUNE_WARN_THRESHOLD_S": "86400",
 }
-"""Ray says nothing, keeps no state of its own, and leaves Ctrl-C to the caller."""
+"""Ray says nothing, keeps no state of its own, and leaves Ctrl-C to the caller.
+
+Ray reads some of them when it is imported, so they are set before that.
+"""
 _OBJECT_STORE_BYTES = 128 * 1024**2
 """Nothing but small reports goes through Ray's object store; its default is 30 % of all memory."""
 
@@ -181,9 +184,9 @@ def _fit(
 @contextmanager
 def _ray(slots: Slots, address: str | None) -> Iterator[None]:
     """Ray, quiet: the one this process runs already, the cluster at `address`, or a new one."""
-    import ray
-
     with _environment(_QUIET), _quiet_logs():
+        import ray
+
         ours = not ray.is_initialized()
         if ours:
             ray.init(**_init_options(slots, address))

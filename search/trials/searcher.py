@@ -10,13 +10,15 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray import cloudpickle, tune
 from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.search import Searcher
 
 from search.results import Trial
-from search.trials.bookkeeping import Bookkeeper, Death
+from search.trials.bookkeeping import Bookkeeper
+from search.trials.death import Death, death, last_words
 from search.trials.worker import JOB, NUMBER, PARAMS, TRIAL, Job, RetiredError, progress_of
 
 
@@ -80,8 +82,7 @@ class DeathCallback(_Unpickled, tune.Callback):  # type: ignore[misc]  # Ray giv
 
         Args:
             bookkeeper: who is told.
-            limit_in_force: whether the system refuses a process memory beyond its budget, so that
-                a death without a word is most likely a refused allocation.
+            limit_in_force: whether the system holds each worker to its trial's budget.
         """
         self._bookkeeper = bookkeeper
         self._limit_in_force = limit_in_force
@@ -105,14 +106,14 @@ class DeathCallback(_Unpickled, tune.Callback):  # type: ignore[misc]  # Ray giv
         if isinstance(error, OutOfMemoryError):
             message = "the host ran out of memory and the worker process was killed"
             return Death(message=message, is_out_of_memory=True)
-        message = "the worker process died"
-        if self._limit_in_force:
-            message += ", most likely as the system refused it memory beyond its budget"
-        return Death(message=message, is_out_of_memory=self._limit_in_force)
+        session_name = ray.get_runtime_context().get_session_name()
+        return death(
+            last_words=last_words(str(error), session_name), limit_in_force=self._limit_in_force
+        )
 
 
 def _error(trial: TuneTrial) -> object:
-    """What Tune kept of a trial's error. Its own `get_error` looks where nothing was copied to yet."""
+    """What Tune kept of a trial's error; its own `get_error` looks where nothing was copied yet."""
     if trial.pickled_error_file is not None:
         return cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
     return Path(trial.error_file).read_text(encoding="utf-8")

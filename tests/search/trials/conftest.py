@@ -1,0 +1,6 @@
+"""The modules beside these tests can be imported, here and in workers."""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parent))
