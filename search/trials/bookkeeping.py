@@ -6,7 +6,8 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from search.errors import SweepStoppedError
 from search.results import Outcome, Trial
@@ -26,8 +27,29 @@ if TYPE_CHECKING:
     from search.sweep.sweep import Sweep
     from search.trials.gate import Gate
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 _ATTEMPTS = 2
 """How often a trial is started whose process dies."""
+
+
+def _noting_faults(
+    method: Callable[Concatenate[Bookkeeper, P], R],
+) -> Callable[Concatenate[Bookkeeper, P], R]:
+    """Ends the sweep at the first fault, whatever Tune makes of it."""
+
+    @wraps(method)
+    def noting(self: Bookkeeper, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self.fault is not None:
+            raise self.fault
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as fault:
+            self.fault, self.given_up = fault, True
+            raise
+
+    return noting
 
 
 class Bookkeeper:
@@ -38,6 +60,8 @@ class Bookkeeper:
 
     error: SweepStoppedError | None = None
     """Why the sweep was given up; None while it was not."""
+    fault: Exception | None = None
+    """What broke while something was handed out or recorded. Tune would raise it as text alone."""
     given_up = False
     """Whether the sweep is to end at once, leaving what runs."""
 
@@ -79,6 +103,7 @@ class Bookkeeper:
     def _enough(self) -> bool:
         return self._num_trained >= self._sweep.trials
 
+    @_noting_faults
     def next(self) -> Started | None:
         """What to launch now; None when there is nothing, for now or for good (see `over`)."""
         if self._waiting:
@@ -110,12 +135,14 @@ class Bookkeeper:
         self._ledger.refused(refused)
         self._on_event(TrialRefused(trial=refused.trial))
 
+    @_noting_faults
     def progress(self, number: int, progress: Progress) -> None:
         """Passes on where a running trial stands."""
         self._on_event(
             TrialProgress(number=number, tokens_seen=progress.tokens_seen, loss=progress.loss)
         )
 
+    @_noting_faults
     def finished(self, trial: Trial) -> None:
         """Records how a running trial ended."""
         trial = replace(trial, predicted=self._running.pop(trial.number).predicted)
@@ -125,10 +152,12 @@ class Bookkeeper:
         self._give_up_on_a_row(trial)
         self._on_event(TrialFinished(trial=trial))
 
+    @_noting_faults
     def again(self, number: int) -> None:
         """Puts a trial back that never began, through no fault of its own."""
         self._waiting.append(self._running.pop(number))
 
+    @_noting_faults
     def died(self, number: int, death: Death) -> None:
         """Starts a trial once more whose process died; at the second time that is its outcome."""
         self._num_deaths[number] += 1

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _SECONDS_FOR_A_SLOT = 60.0
 """How long a new worker waits for cores that a worker on its way out still holds."""
+_SECONDS_FOR_OTHERS = 5.0
+"""How long a new sweep waits for workers of a killed one, which die within a second."""
 _SECONDS_BETWEEN_TRIES = 0.05
 
 
@@ -98,6 +100,34 @@ def _available_bytes(device: Device) -> int:
     return min(capacity_bytes, available_bytes)
 
 
+def free_slots(slots: Slots, *, patience_seconds: float = _SECONDS_FOR_OTHERS) -> Slots:
+    """The places whose cores no other sweep on this machine holds, after a short wait for all.
+
+    Raises:
+        MachineError: when there is none.
+    """
+    deadline = time.monotonic() + patience_seconds
+    while (num_free := _num_free(slots.cpus)) < slots.num_slots and time.monotonic() < deadline:
+        threading.Event().wait(_SECONDS_BETWEEN_TRIES)
+    if not num_free:
+        raise MachineError(_all_held(slots.cpus, allowed_cores()))
+    return replace(slots, num_slots=min(slots.num_slots, num_free))
+
+
+def _num_free(cpus: int) -> int:
+    with ExitStack() as held:
+        locks = [_locked(cores) for cores in _groups(allowed_cores(), cpus)]
+        free = [held.enter_context(lock) for lock in locks if lock is not None]
+        return len(free)
+
+
+def _all_held(cpus: int, cores: list[int]) -> str:
+    return (
+        f"other sweeps hold the cores: no {cpus} of {cores} are free "
+        "(wait for their end, or give those sweeps a lower resources.concurrent)"
+    )
+
+
 def allowed_cores() -> list[int]:
     """The cores this process may run on, in order."""
     return sorted(os.sched_getaffinity(0))
@@ -130,11 +160,7 @@ class CpuSlot:
                 if locks is not None:
                     return cls(cores, locks)
             if time.monotonic() > deadline:
-                msg = (
-                    f"no {cpus} free cores among {among}: other sweeps hold them "
-                    "(wait for them, or lower resources.concurrent there)"
-                )
-                raise MachineError(msg)
+                raise MachineError(_all_held(cpus, among))
             threading.Event().wait(_SECONDS_BETWEEN_TRIES)
 
     def pin(self) -> None:

@@ -24,7 +24,7 @@ from search.trials.events import (
     TrialStarted,
 )
 from search.trials.ledger import Ledger
-from search.trials.placement import Slots
+from search.trials.placement import Slots, free_slots
 
 if TYPE_CHECKING:
     from search.memory.device import Device
@@ -111,6 +111,8 @@ def run_sweep(
             ),
         )
         if not bookkeeper.over:
+            if address is None:
+                slots = free_slots(slots)
             with _ray(slots, address):
                 _fit(
                     bookkeeper,
@@ -178,7 +180,13 @@ def _fit(
             verbose=0,
         ),
     )
-    tuner.fit()
+    try:
+        tuner.fit()
+    except Exception:
+        if bookkeeper.fault is None:
+            raise
+    if bookkeeper.fault is not None:
+        raise bookkeeper.fault
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import threading
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ray import tune
@@ -24,6 +25,7 @@ from search.trials.attempt import Attempt, Progress, Task, attempt
 
 if TYPE_CHECKING:
     from search.objective import Objective
+    from search.trials.placement import CpuSlot
 
 JOB = "job"
 NUMBER = "number"
@@ -74,21 +76,12 @@ class Worker(tune.Trainable):  # type: ignore[misc]  # Ray gives no types
 
     _attempt: Attempt | None = None
     _objective: Objective | None = None
+    _slot: CpuSlot | None = None
     _fit_for_another = True
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Prepares the process for its first trial."""
-        from search.memory.measurement import prepare_process
-        from search.trials.placement import CpuSlot, allowed_cores
-
-        job: Job = config[JOB]
-        _die_with_driver(job)
-        if os.path.isdir(job.folder):  # noqa: PTH112 - a Path would be made for this alone
-            os.chdir(job.folder)
-        sys.path.extend(path for path in job.import_paths if path not in sys.path)
-        prepare_process()
-        self._slot = CpuSlot.claim(cpus=job.cpus, among=allowed_cores())
-        self._slot.pin()
+        """Binds this process to the life of the driver."""
+        _die_with_driver(config[JOB])
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Makes ready for another trial.
@@ -125,12 +118,25 @@ class Worker(tune.Trainable):  # type: ignore[misc]  # Ray gives no types
         from search.memory.device import device_here
 
         job: Job = self.config[JOB]
+        if Path(job.folder).is_dir():
+            os.chdir(job.folder)
         if self._objective is None:
-            from search.objective import load_objective
-
-            self._objective = load_objective(job.objective)(**job.data)
+            self._objective = self._prepared(job)
         task = job.task(self.config[NUMBER], self.config[PARAMS])
         return attempt(task, objective=self._objective, device=device_here())
+
+    def _prepared(self, job: Job) -> Objective:
+        """The objective, once this process has its cores and can measure memory."""
+        from search.memory.measurement import prepare_process
+        from search.objective import load_objective
+        from search.trials.placement import CpuSlot, allowed_cores
+
+        sys.path.extend(path for path in job.import_paths if path not in sys.path)
+        if self._slot is None:
+            prepare_process()
+            self._slot = CpuSlot.claim(cpus=job.cpus, among=allowed_cores())
+            self._slot.pin()
+        return load_objective(job.objective)(**job.data)
 
     def _failed(self, error: BaseException) -> Trial:
         message = "".join(traceback.format_exception(error))

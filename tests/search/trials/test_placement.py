@@ -70,11 +70,26 @@ def claim(cpus, among):
 def test_no_core_belongs_to_two_slots():
     first, second = claim(2, [0, 1, 2, 3, 4]), claim(1, [0, 1, 2, 3, 4])
     assert (first.cores, second.cores) == ((0, 1), (2,))
-    with pytest.raises(MachineError, match="no 3 free cores"):
+    with pytest.raises(MachineError, match="no 3 of"):
         claim(3, [0, 1, 2, 3, 4])
     assert claim(2, [0, 1, 2, 3, 4, 5]).cores == (4, 5)
     first.release()
     assert claim(2, [0, 1, 2, 3, 4]).cores == (0, 1)
+
+
+@pytest.mark.usefixtures("own_locks")
+def test_a_sweep_leaves_the_cores_of_others_alone(monkeypatch):
+    monkeypatch.setattr(placement, "allowed_cores", lambda: [0, 1, 2, 3])
+    wanted = Slots(num_slots=2, budget_bytes=GIB, cpus=2)
+    assert placement.free_slots(wanted) == wanted
+    first = claim(1, [1])
+    assert placement.free_slots(wanted, patience_seconds=0).num_slots == 1
+    second = claim(1, [3])
+    with pytest.raises(MachineError, match="other sweeps hold the cores"):
+        placement.free_slots(wanted, patience_seconds=0)
+    first.release()
+    second.release()
+    assert placement.free_slots(wanted) == wanted
 
 
 @pytest.mark.usefixtures("own_locks")

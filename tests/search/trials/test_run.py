@@ -144,6 +144,18 @@ def test_asked_to_stop_it_keeps_what_is_done_and_goes_on_later(tmp_path, events)
 
 
 @pytest.mark.usefixtures("ray")
+def test_what_breaks_in_a_listener_is_raised_as_it_is(tmp_path):
+    def broken(event):
+        if isinstance(event, TrialFinished):
+            msg = "the disk is full"
+            raise MachineError(msg)
+
+    with pytest.raises(MachineError, match="the disk is full"):
+        drive(tmp_path, tiny_sweep(), on_event=broken)
+    assert Ledger(tmp_path).read().trials
+
+
+@pytest.mark.usefixtures("ray")
 def test_what_the_cluster_can_never_give_is_refused_at_once():
     too_much = Slots(num_slots=1, budget_bytes=MIB, cpus=64)
     with (
