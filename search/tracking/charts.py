@@ -62,7 +62,7 @@ def _html_figure(picture: Picture, title: str) -> Figure:
         template="plotly_white",
         font={"size": 14},
         hoverlabel={"align": "left"},
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        legend={"orientation": "h", "x": 0, "y": -0.15, "yanchor": "top"},
         margin={"t": 110},
         xaxis=_html_axis(x),
         yaxis=_html_axis(y),

@@ -23,6 +23,8 @@ _METRICS_A_BATCH = 900
 """Metrics of one request, beside 100 params. Source: MLflow 3.17, utils/validation.py: 1000."""
 
 _PRIMARY_METRIC = "mlflow.experiment.primaryMetric"
+_MODEL_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
+"""Opens the UI on runs and charts. Source: MLflow 3.17's page; without it, it opens on traces."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -164,8 +166,12 @@ class SweepRuns:
     def _tag_experiment(self) -> None:
         first = self.sweep.objectives[0]
         greater = entries.param_text(first.oriented(1.0) < 0)
-        for key, value in (("name", entries.metric_key(first)), ("greaterIsBetter", greater)):
-            self.client.set_experiment_tag(self.experiment_id, f"{_PRIMARY_METRIC}.{key}", value)
+        tags = {
+            f"{_PRIMARY_METRIC}.name": entries.metric_key(first),
+            f"{_PRIMARY_METRIC}.greaterIsBetter": greater,
+        }
+        for key, value in (_MODEL_TRAINING | tags).items():
+            self.client.set_experiment_tag(self.experiment_id, key, value)
 
 
 def log_entries(

@@ -7,6 +7,7 @@ import getpass
 import logging
 import os
 import re
+import signal
 import socket
 import sqlite3
 import subprocess
@@ -29,12 +30,15 @@ _SQLITE = "sqlite:///"
 _DEFAULT_PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
 _LONGEST = 300
 
+_TRAINING_MENU = "workflowType=machine_learning"
+"""Opens MLflow 3.17's page with the menu for training; its default is the one for chat models."""
+
 BUSY_SECONDS = 10.0
 """How long another process may hold a store before it counts as unusable."""
 
 _SETTINGS = {
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # 7 would hold the record up for minutes
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # 7 would hold the record up for minutes
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "ERROR",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
@@ -113,8 +117,9 @@ def without_password(uri: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without the pages that a database driver appends."""
+    """What an error says: its cause, without the pages that drivers put round it."""
     line = next(iter(str(error).strip().splitlines()), "") or repr(error)
+    line = line.rpartition("Caused by ")[2]
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
 
@@ -205,12 +210,12 @@ def user_name() -> str:
 
 def experiment_url(uri: str, experiment_id: str, *, port: int = 5000) -> str:
     """Where a browser shows an experiment: at its server, or at `serve_ui` on this machine."""
-    return f"{_base_url(uri, port)}/#/experiments/{experiment_id}/runs"
+    return f"{_base_url(uri, port)}/#/experiments/{experiment_id}/runs?{_TRAINING_MENU}"
 
 
 def run_url(uri: str, experiment_id: str, run_id: str, *, port: int = 5000) -> str:
     """Where a browser shows one run."""
-    return f"{experiment_url(uri, experiment_id, port=port)}/{run_id}"
+    return f"{_base_url(uri, port)}/#/experiments/{experiment_id}/runs/{run_id}?{_TRAINING_MENU}"
 
 
 def _base_url(uri: str, port: int) -> str:
@@ -241,10 +246,14 @@ def serve_ui(uri: str, *, port: int = 5000) -> int:
     open_client(uri)
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri]
     command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    with subprocess.Popen(command) as process:  # noqa: S603 - our own interpreter, no shell
+    environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    with subprocess.Popen(command, env=environment) as process:  # noqa: S603 - our own interpreter
+        before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
         try:
             return process.wait()
         except KeyboardInterrupt:
             process.terminate()
             process.wait()
             return 0
+        finally:
+            signal.signal(signal.SIGTERM, before)

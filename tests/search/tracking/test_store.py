@@ -103,10 +103,12 @@ def test_a_deleted_experiment_is_not_written_to(store):
 
 
 def test_pages_are_found(store):
-    assert experiment_url("http://h:1/", "7") == "http://h:1/#/experiments/7/runs"
-    assert run_url(store, "7", "a", port=9) == "http://127.0.0.1:9/#/experiments/7/runs/a"
+    menu = "workflowType=machine_learning"
+    here = "http://127.0.0.1:9/#/experiments"
+    assert experiment_url("http://h:1/", "7") == f"http://h:1/#/experiments/7/runs?{menu}"
+    assert run_url(store, "7", "a", port=9) == f"{here}/7/runs/a?{menu}"
     found = open_experiment(open_client(store), "quick")
-    assert sweep_url(store, "quick", port=9) == f"http://127.0.0.1:9/#/experiments/{found}/runs"
+    assert sweep_url(store, "quick", port=9) == f"{here}/{found}/runs?{menu}"
     assert sweep_url(store, "other", port=9) == "http://127.0.0.1:9"
     assert sweep_url(store) == "http://127.0.0.1:5000"
 
