@@ -61,25 +61,25 @@ def init(
     path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("sweep.yaml"),
 ) -> None:
     """Write a commented starter sweep file."""
-    from search import pipeline
+    from search.pipeline import running
 
-    pipeline.init(path)
+    running.init(path)
 
 
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of sweep files, for editors."""
-    from search import pipeline
+    from search.pipeline import running
 
-    pipeline.schema()
+    running.schema()
 
 
 @app.command()
 def plan(sweep_file: SweepFile, json: Json = False) -> None:
     """Say what of a sweep's space fits, training nothing."""
-    from search import pipeline
+    from search.pipeline import running
 
-    pipeline.plan(sweep_file, as_json=json)
+    running.plan(sweep_file, as_json=json)
 
 
 @app.command()
@@ -95,15 +95,15 @@ def sweep(
     ] = None,
 ) -> None:
     """Run a sweep, or go on with one."""
-    from search import pipeline
+    from search.pipeline import running
 
     if (sweep_file is None) == (resume is None):
         msg = "give a sweep file, or --resume NAME (and not both)"
         raise InputError(msg)
     stopped = (
-        pipeline.sweep(sweep_file, address=address)
+        running.sweep(sweep_file, address=address)
         if sweep_file is not None
-        else pipeline.resume(str(resume), address=address)
+        else running.resume(str(resume), address=address)
     )
     if stopped:
         raise typer.Exit(130)
@@ -112,33 +112,33 @@ def sweep(
 @app.command("list")
 def list_(json: Json = False) -> None:
     """List the sweeps here and how they stand."""
-    from search import pipeline
+    from search.pipeline import showing
 
-    pipeline.list_sweeps(as_json=json)
+    showing.list_sweeps(as_json=json)
 
 
 @app.command()
 def status(name: Name, json: Json = False) -> None:
     """Show how one sweep stands."""
-    from search import pipeline
+    from search.pipeline import showing
 
-    pipeline.status(name, as_json=json)
+    showing.status(name, as_json=json)
 
 
 @app.command()
 def stop(name: Name) -> None:
     """Ask a running sweep to stop; what is done is kept."""
-    from search import pipeline
+    from search.pipeline import showing
 
-    pipeline.stop(name)
+    showing.stop(name)
 
 
 @app.command()
 def front(name: Name, json: Json = False) -> None:
     """Show the Pareto front as a table and a chart."""
-    from search import pipeline
+    from search.pipeline import showing
 
-    pipeline.front(name, as_json=json)
+    showing.front(name, as_json=json)
 
 
 @app.command()
@@ -155,9 +155,9 @@ def pick(
     json: Json = False,
 ) -> None:
     """Pick one configuration from the front, and say why."""
-    from search import pipeline
+    from search.pipeline import keeping
 
-    pipeline.pick(
+    keeping.pick(
         name,
         minimize=minimize,
         maximize=maximize,
@@ -182,9 +182,9 @@ def export(
     label: Label = LATEST,
 ) -> None:
     """Write the picked configuration with its provenance."""
-    from search import pipeline
+    from search.pipeline import keeping
 
-    pipeline.export(name, to=to, output=output, trial=trial, label=label)
+    keeping.export(name, to=to, output=output, trial=trial, label=label)
 
 
 @app.command()
@@ -200,9 +200,9 @@ def train(
     ] = None,
 ) -> None:
     """Train a picked configuration for production, with checkpoints."""
-    from search import pipeline
+    from search.pipeline import keeping
 
-    pipeline.train(pick_file, num_tokens=tokens, output=output)
+    keeping.train(pick_file, num_tokens=tokens, output=output)
 
 
 @app.command()
@@ -213,6 +213,6 @@ def ui(
     port: Annotated[int, typer.Option(help="The port on 127.0.0.1.")] = 5000,
 ) -> None:
     """Open the MLflow UI at a sweep."""
-    from search import pipeline
+    from search.pipeline import showing
 
-    pipeline.ui(name, port=port)
+    showing.ui(name, port=port)

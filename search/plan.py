@@ -29,6 +29,11 @@ class PlannedPoint:
         """Whether it would be trained."""
         return not isinstance(self.verdict, DoesNotFit)
 
+    @property
+    def excess_bytes(self) -> int:
+        """What it needs beyond the budget; 0 when it fits."""
+        return self.verdict.excess_bytes if isinstance(self.verdict, DoesNotFit) else 0
+
     def to_json(self) -> dict[str, Any]:
         """Plain values for `--json`."""
         predicted = self.verdict.predicted

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from search.memory.feasibility import DoesNotFit
-from search.plan import Plan, PlannedPoint
 from search.results import Outcome, Trial
 from search.units import format_bytes
+
+if TYPE_CHECKING:
+    from search.plan import Plan, PlannedPoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,11 +119,7 @@ def plan_table(plan: Plan) -> Table:
 def _judged(point: PlannedPoint) -> tuple[str, str, str]:
     predicted = point.verdict.predicted
     part = max(predicted.parts, key=lambda name: predicted.parts[name], default="")
-    over = (
-        f"no, {format_bytes(point.verdict.excess_bytes)} over"
-        if isinstance(point.verdict, DoesNotFit)
-        else "yes"
-    )
+    over = "yes" if point.fits else f"no, {format_bytes(point.excess_bytes)} over"
     decided = f"{part} in {predicted.phase.replace('_', ' ')}"
     return format_bytes(predicted.expected_bytes), over, decided
 

@@ -120,6 +120,17 @@ class Ledger:
             _sync_folder(self.folder)
             yield file
 
+    def is_claimed(self) -> bool:
+        """Whether some process is driving this sweep now."""
+        if not self._file.exists():
+            return False
+        with self._file.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
     def started(self, started: Started) -> None:
         """Records a configuration that is about to be launched."""
         self._append({"record": "started", **asdict(started)})

@@ -1,0 +1,1 @@
+"""The order of the stages, one function a command. It computes nothing."""

@@ -1,0 +1,182 @@
+"""From a front to production: pick, export, train."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from search import home
+from search.errors import InputError, InterruptedRunError
+from search.pipeline.screen import StopRequest, console, print_json, say
+from search.pipeline.showing import ledger_of
+
+if TYPE_CHECKING:
+    from search.choice.export import PickedConfig
+    from search.choice.pick import Pick
+    from search.home import Manifest, SweepHome
+    from search.results import Trial
+    from search.trials.production import ProductionJob
+
+
+def pick(
+    name: str,
+    *,
+    minimize: str | None,
+    maximize: str | None,
+    where: Sequence[str],
+    knee: bool,
+    label: str,
+    as_json: bool,
+) -> None:
+    """Picks one configuration, says why, and keeps the pick under its label."""
+    from search.choice.condition import parse_condition
+    from search.choice.pick import pick as choose
+
+    home.require_label(label)
+    folder = home.open_home(name)
+    manifest, trials = folder.manifest(), ledger_of(folder).trials
+    params = tuple(trials[0].params) if trials else ()
+    chosen = choose(
+        trials,
+        manifest.objectives,
+        metrics=manifest.metrics,
+        minimize=minimize,
+        maximize=maximize,
+        where=[parse_condition(text, manifest.metrics, params) for text in where],
+        knee=knee,
+    )
+    folder.save_pick(label, chosen.to_json())
+    if as_json:
+        print_json({"label": label, **chosen.to_json()})
+    else:
+        _show_pick(manifest, chosen)
+    run_id = _mark_pick(name, manifest, chosen, label)
+    folder.save_pick(label, {**chosen.to_json(), "mlflow_run": run_id})
+
+
+def _show_pick(manifest: Manifest, chosen: Pick) -> None:
+    from search.choice.front import param_text
+
+    point = {name: param_text(chosen.trial.params[name]) for name in manifest.dimensions}
+    say(f"trial {chosen.trial.number}: {', '.join(f'{k} {v}' for k, v in point.items())}")
+    say(chosen.reason)
+
+
+def _mark_pick(name: str, manifest: Manifest, chosen: Pick, label: str) -> str:
+    from search.tracking.runs import mark_pick
+
+    return mark_pick(
+        manifest.tracking_uri,
+        sweep_name=name,
+        sweep_id=manifest.sweep_id,
+        number=chosen.trial.number,
+        label=label,
+    )
+
+
+def export(name: str, *, to: str, output: Path | None, trial: int | None, label: str) -> None:
+    """Writes the picked configuration with its provenance."""
+    from search.choice.export import Origin, export_yaml
+
+    if to != "yaml":
+        msg = f"--to {to!r}: the one format there is, is 'yaml'"
+        raise InputError(msg)
+    folder = home.open_home(name)
+    manifest = folder.manifest()
+    chosen, run_id = _picked(folder, trial=trial, label=label)
+    text = export_yaml(
+        chosen,
+        Origin(
+            sweep=name,
+            sweep_id=manifest.sweep_id,
+            objective=manifest.objective,
+            data=manifest.data,
+            num_tokens=manifest.num_tokens,
+            budget_bytes=manifest.budget_bytes,
+            metrics=manifest.metrics,
+            provenance=manifest.provenance,
+            mlflow_run=run_id,
+        ),
+    )
+    if output is None:
+        print(text, end="")  # noqa: T201 - the file itself, byte for byte
+        return
+    _write(output, text)
+    say(f"wrote {output}; train it: paretune train {output}")
+
+
+def _picked(folder: SweepHome, *, trial: int | None, label: str) -> tuple[Pick, str]:
+    """The pick, and its MLflow run where one is known."""
+    from search.choice.pick import repicked
+
+    trials = ledger_of(folder).trials
+    if trial is not None:
+        return repicked(trials, number=trial, reason="named by --trial"), ""
+    kept = folder.load_pick(label)
+    chosen = repicked(
+        trials, number=kept["trial"], reason=kept["reason"], conditions=kept["conditions"]
+    )
+    return chosen, kept.get("mlflow_run", "")
+
+
+def _write(output: Path, text: str) -> None:
+    try:
+        home.write_atomically(output, text)
+    except OSError as error:
+        msg = f"--output {output}: cannot be written: {error.strerror}"
+        raise InputError(msg) from error
+
+
+def train(path: Path, *, num_tokens: int | None, output: Path | None) -> None:
+    """Trains a picked configuration to its end, with checkpoints, and records it."""
+    from rich.progress import Progress
+
+    from search.choice.export import read_pick
+    from search.memory.device import device_here
+    from search.objective import load_objective
+    from search.trials.production import ProductionJob
+    from search.trials.production import train as train_job
+
+    config = read_pick(path)
+    job = ProductionJob(
+        objective=load_objective(config.objective)(**config.data),
+        params=config.params,
+        num_tokens=num_tokens or config.trial.tokens,
+        device=device_here(),
+        folder=output or home.home() / "trained" / path.stem,
+    )
+    stop = StopRequest(job.folder / "stop-requested")
+    with Progress(console=console) as progress, stop.on_interrupt():
+        task = progress.add_task("tokens", total=job.num_tokens)
+
+        def on_step(tokens_seen: int, loss: float) -> None:
+            progress.update(task, completed=tokens_seen, description=f"loss {loss:.4f}")
+
+        trained = train_job(job, on_step=on_step, stop=stop)
+    if trained is None:
+        msg = f"stopped; go on with: paretune train {path}"
+        raise InterruptedRunError(msg)
+    _record_production(config, path, job, trained)
+
+
+def _record_production(config: PickedConfig, path: Path, job: ProductionJob, trial: Trial) -> None:
+    from search.metric import TRAINING_METRICS
+    from search.tracking.production import RecordedRun, record_production
+    from search.units import format_value
+
+    metrics = (*job.objective.metrics, *TRAINING_METRICS)
+    for metric in metrics:
+        say(f"{metric.name} {format_value(trial.metrics[metric.name], metric.unit)}")
+    say(f"weights: {job.folder / 'model.pt'}")
+    url = record_production(
+        None,
+        RecordedRun(
+            sweep=str(config.provenance.get("sweep", "production")),
+            pick_file=path,
+            folder=job.folder,
+            metrics=metrics,
+            trial=trial,
+        ),
+    )
+    say(f"MLflow: {url}")

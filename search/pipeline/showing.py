@@ -1,0 +1,123 @@
+"""How sweeps stand and what they found: list, status, stop, front, ui."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from search import home
+from search.errors import InputError
+from search.pipeline.screen import console, print_json, say
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from search.home import Manifest, SweepHome
+    from search.results import Trial
+    from search.screens import Standing
+    from search.trials.ledger import LedgerState
+
+
+def list_sweeps(*, as_json: bool) -> None:
+    """Prints how all sweeps here stand."""
+    from search.screens import standings_table
+
+    folders = [home.open_home(name) for name in home.names()]
+    standings = [standing_of(folder, ledger_of(folder)) for folder in folders]
+    if as_json:
+        print_json([row.to_json() for row in standings])
+    elif standings:
+        console.print(standings_table(standings))
+    else:
+        say(f"no sweep in {home.home()} yet (start one: paretune sweep SWEEP.yaml)")
+
+
+def status(name: str, *, as_json: bool) -> None:
+    """Prints how one sweep stands, and where its results are."""
+    from search.screens import standings_table
+
+    folder = home.open_home(name)
+    row = standing_of(folder, ledger_of(folder))
+    if as_json:
+        print_json(row.to_json())
+        return
+    console.print(standings_table([row]))
+    say(f"folder: {folder.folder}\nMLflow: {folder.manifest().tracking_uri}")
+    if row.state == "interrupted":
+        say(f"go on with: paretune sweep --resume {name}")
+
+
+def stop(name: str) -> None:
+    """Asks a running sweep to stop."""
+    folder = home.open_home(name)
+    if standing_of(folder, ledger_of(folder)).state != "running":
+        msg = f"{name} is not running (see: paretune status {name})"
+        raise InputError(msg)
+    folder.stop_request.touch()
+    say(f"{name} stops at the next step of its trials; what is done is kept")
+
+
+def front(name: str, *, as_json: bool) -> None:
+    """Prints the Pareto front."""
+    from search.choice.front import front_of
+
+    folder = home.open_home(name)
+    manifest, trials = folder.manifest(), ledger_of(folder).trials
+    if as_json:
+        print_json(front_of(trials, manifest.objectives).to_json())
+    elif front_of(trials, manifest.objectives).trials:
+        _show_front(manifest, trials)
+    else:
+        msg = f"{name}: no trial completed yet, so there is no front (see: paretune status {name})"
+        raise InputError(msg)
+
+
+def ui(name: str | None, *, port: int) -> None:
+    """Runs the MLflow UI on 127.0.0.1 until it is interrupted."""
+    from search.tracking.store import serve_ui, store_uri, sweep_url
+
+    uri = home.open_home(name).manifest().tracking_uri if name else store_uri()
+    say(f"MLflow of {name or 'this folder'}: {sweep_url(uri, name, port=port)} (Ctrl-C ends it)")
+    serve_ui(uri, port=port)
+
+
+def show_results(folder: SweepHome, state: LedgerState, url: str) -> None:
+    """Prints how a sweep ended, its front, and what to do next."""
+    from search.choice.front import front_of
+
+    manifest = folder.manifest()
+    say(f"{folder.name}: {standing_of(folder, state).line}")
+    if front_of(state.trials, manifest.objectives).trials:
+        _show_front(manifest, state.trials)
+        say(f"next: paretune pick {folder.name}, paretune ui {folder.name} ({url})")
+
+
+def _show_front(manifest: Manifest, trials: Sequence[Trial]) -> None:
+    from search.choice.front import front_chart, front_of, render_front
+
+    found = front_of(trials, manifest.objectives)
+    console.print(render_front(found, manifest.dimensions))
+    if len(found.metrics) > 1:
+        console.print(front_chart(found))
+
+
+def standing_of(folder: SweepHome, state: LedgerState) -> Standing:
+    """How a sweep stands by its ledger."""
+    from search.screens import standing
+    from search.trials.ledger import Ledger
+
+    manifest = folder.manifest()
+    return standing(
+        name=folder.name,
+        created_at=manifest.created_at,
+        running=Ledger(folder.folder).is_claimed(),
+        num_trials=manifest.num_trials,
+        trials=(*state.trials, *state.refused),
+        num_unfinished=len(state.unfinished),
+    )
+
+
+def ledger_of(folder: SweepHome) -> LedgerState:
+    """What was tried so far."""
+    from search.trials.ledger import Ledger
+
+    return Ledger(folder.folder).read()
