@@ -4,9 +4,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from search.memory.device import Device, device_here
 from tiny_objective import TinyModel
 
+from search.memory.device import device_here
+from search.memory.measurement import prepare_process
 from search.results import Outcome
 from search.trials import attempt as module
 from search.trials.attempt import CURVE_POINTS, Task, attempt, curve, steady_steps
@@ -14,10 +15,9 @@ from search.units import GIB
 
 
 @pytest.fixture(autouse=True)
-def on_the_cpu(monkeypatch) -> Device:
+def prepared():
     torch.set_num_threads(1)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    return device_here()
+    prepare_process()
 
 
 def task(*, num_tokens=64, time_limit_seconds=None, **params) -> Task:
@@ -31,8 +31,8 @@ def task(*, num_tokens=64, time_limit_seconds=None, **params) -> Task:
     )
 
 
-def ended(a_task, device=None, reports=None):
-    attempted = attempt(a_task, objective=TinyModel(), device=device or device_here())
+def ended(a_task, reports=None):
+    attempted = attempt(a_task, objective=TinyModel(), device=device_here())
     try:
         while True:
             progress = next(attempted)

@@ -3,11 +3,10 @@ import subprocess
 import sys
 
 import pytest
-import torch
-from search.memory.device import Device
 from tiny_sweep import tiny_sweep
 
 from search.errors import MachineError
+from search.memory.device import Device
 from search.trials import placement
 from search.trials.placement import CpuSlot, Slots, slots
 from search.units import GIB
@@ -18,7 +17,7 @@ def machine(monkeypatch):
     """A CPU with 8 cores and 10 GiB."""
     monkeypatch.setattr(placement, "allowed_cores", lambda: list(range(8)))
     monkeypatch.setattr(placement, "_available_bytes", lambda device: device.capacity_bytes)
-    return Device(kind="cpu", torch_device=torch.device("cpu"), capacity_bytes=10 * GIB)
+    return Device(name="a processor", kind="cpu", capacity_bytes=10 * GIB)
 
 
 @pytest.mark.parametrize(

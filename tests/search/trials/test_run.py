@@ -72,7 +72,6 @@ def test_no_way_to_end_stops_the_others(tmp_path, events, capfd):
         "interrupt": Outcome.FAILED,
         "no_metric": Outcome.FAILED,
         "slow": Outcome.TIMED_OUT,
-        "killed": Outcome.OUT_OF_MEMORY,  # without a word, while its memory was limited
         "crash": Outcome.FAILED,
     }
     sweep = tiny_sweep(
@@ -86,9 +85,9 @@ def test_no_way_to_end_stops_the_others(tmp_path, events, capfd):
     assert {trial.params["ending"]: trial.outcome for trial in trials} == endings
     by_ending = {trial.params["ending"]: trial for trial in trials}
     assert "the user's own mistake" in by_ending["error"].message
-    assert "in 2 attempts" in by_ending["killed"].message
+    assert "in 2 attempts" in by_ending["crash"].message
     assert "the worker process crashed (SIGSEGV)" in by_ending["crash"].message
-    told = SpaceExhausted(message="all 9 points of the space were tried: 9 trained")
+    told = SpaceExhausted(message="all 8 points of the space were tried: 8 trained")
     assert told in events
     assert capfd.readouterr() == ("", "")
 
@@ -108,6 +107,20 @@ def test_without_the_gate_out_of_memory_is_met_recorded_and_passed_over(tmp_path
         for hoard in (0, 1, 2, 3000, 3001, 3002)
     }
     assert all(trial.predicted is not None for trial in trials)
+
+
+@pytest.mark.usefixtures("ray")
+def test_a_process_that_keeps_memory_trains_no_second_trial(tmp_path, events):
+    sweep = tiny_sweep(
+        space={"width": [1, 2, 3]},
+        fixed={"ending": "leak", "batch_size": 8},
+        trial={"tokens": 8},
+        trials=3,
+    )
+    trials = drive(tmp_path, sweep, on_event=events.append, num_slots=1)
+    assert [trial.outcome for trial in trials] == [Outcome.COMPLETED] * 3
+    assert len({trial.details["pid"] for trial in trials}) == 3
+    assert all(trial.details["held_bytes"] > 40 * MIB for trial in trials)
 
 
 @pytest.mark.usefixtures("ray")

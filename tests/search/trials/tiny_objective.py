@@ -2,8 +2,6 @@
 
 import ctypes
 import itertools
-import os
-import signal
 import sys
 import threading
 from dataclasses import dataclass
@@ -71,7 +69,7 @@ class TinyModel:
             loss = self._end(model, loss)
         return loss
 
-    def _end(self, model, loss):
+    def _end(self, model, loss):  # noqa: C901 - one case an ending
         if self._gate and model.width >= 100:
             _wait_until(self._gate.exists)
         if model.hoard_mib:
@@ -86,8 +84,8 @@ class TinyModel:
                 sys.exit(3)
             case "interrupt":
                 raise KeyboardInterrupt
-            case "killed":
-                os.kill(os.getpid(), signal.SIGKILL)
+            case "leak":
+                _LEAKED.append(torch.ones(48 * 2**18))
             case "crash":
                 ctypes.string_at(0)
             case "slow":
@@ -102,6 +100,9 @@ class TinyModel:
         if model.ending == "no_metric":
             return {"other": value}
         return {"bits_per_byte": value}
+
+
+_LEAKED = []
 
 
 def _wait_until(condition) -> None:
