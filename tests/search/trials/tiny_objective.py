@@ -69,7 +69,7 @@ class TinyModel:
             loss = self._end(model, loss)
         return loss
 
-    def _end(self, model, loss):  # noqa: C901 - one case an ending
+    def _end(self, model, loss):
         if self._gate and model.width >= 100:
             _wait_until(self._gate.exists)
         if model.hoard_mib:
