@@ -16,10 +16,17 @@ from rich.text import Text
 from search.metric import Metric, oriented_values
 from search.pareto import hypervolume, reference_point
 from search.results import Outcome, Trial
-from search.trials.run import Event, TrialFinished, TrialProgress, TrialRefused, TrialStarted
+from search.trials.events import (
+    Event,
+    SpaceExhausted,
+    TrialFinished,
+    TrialProgress,
+    TrialRefused,
+    TrialStarted,
+)
 from search.units import format_bytes, format_seconds, format_value
 
-_SHOWN_ALWAYS = (Outcome.PRUNED_BY_MEMORY, Outcome.OUT_OF_MEMORY)
+_SHOWN_ALWAYS = (Outcome.COMPLETED, Outcome.PRUNED_BY_MEMORY, Outcome.OUT_OF_MEMORY)
 
 
 class SweepProgress:
@@ -49,7 +56,7 @@ class SweepProgress:
         )
         self._task = self._bar.add_task("trials", total=num_trials)
         self._live = Live(
-            console=console, get_renderable=self._render, refresh_per_second=4, transient=True
+            console=console, get_renderable=self.view, refresh_per_second=4, transient=True
         )
 
     def seed(self, trials: tuple[Trial, ...], refused: tuple[Trial, ...]) -> None:
@@ -77,11 +84,14 @@ class SweepProgress:
     def __call__(self, event: Event) -> None:
         """Shows what an event changes."""
         if isinstance(event, TrialFinished | TrialRefused):
-            self._running.pop(event.trial.number, None)
+            if isinstance(event, TrialFinished):
+                self._running.pop(event.trial.number, None)
             self._count(event.trial)
-            self._console.print(self._line(event.trial), highlight=False)
+            self._console.print(self._line(event.trial), highlight=False, soft_wrap=True)
         elif isinstance(event, TrialProgress | TrialStarted):
             self._running[event.number] = event
+        elif isinstance(event, SpaceExhausted):
+            self._console.print(event.message, highlight=False, soft_wrap=True)
 
     def _count(self, trial: Trial) -> None:
         self._counts[trial.outcome] += 1
@@ -95,7 +105,6 @@ class SweepProgress:
 
     def _line(self, trial: Trial) -> Text:
         refused = trial.outcome is Outcome.PRUNED_BY_MEMORY
-        head = "refused" if refused else f"[{self._num_done}/{self._num_trials}] {trial.number:>3}"
         figures = [
             f"{metric.name} {format_value(trial.metrics[metric.name], metric.unit)}"
             for metric in self._metrics
@@ -106,9 +115,16 @@ class SweepProgress:
         if trial.message and not refused:
             figures.append(trial.message.strip().splitlines()[-1])
         style = "" if trial.outcome is Outcome.COMPLETED else "yellow"
-        return Text(f"{head} {trial.outcome.value}: {', '.join(figures)}", style=style)
+        return Text(f"{self._head(trial)}: {', '.join(figures)}", style=style)
 
-    def _render(self) -> Group:
+    def _head(self, trial: Trial) -> str:
+        if trial.outcome is Outcome.PRUNED_BY_MEMORY:
+            return "refused"
+        words = trial.outcome.value.replace("_", " ")
+        return f"[{self._num_done}/{self._num_trials}] trial {trial.number} {words}"
+
+    def view(self) -> Group:
+        """How the sweep stands now, for a terminal."""
         return Group(self._bar, self._counts_line(), self._best_table(), self._time_line())
 
     def _counts_line(self) -> Text:

@@ -36,7 +36,9 @@ class ProductionJob:
     folder: Path
 
 
-def train(job: ProductionJob, *, on_step: Callable[[int, float], None], stop: Event) -> Trial | None:
+def train(
+    job: ProductionJob, *, on_step: Callable[[int, float], None], stop: Event
+) -> Trial | None:
     """The finished run as a trial; None when stopped, with a checkpoint to go on from.
 
     Goes on from the checkpoint in the folder when there is one of the same configuration.
@@ -53,7 +55,7 @@ def train(job: ProductionJob, *, on_step: Callable[[int, float], None], stop: Ev
     started_at = time.time()
     try:
         job.folder.mkdir(parents=True, exist_ok=True)
-        with measure_peak(job.device.torch_device) as peak:
+        with measure_peak(job.device) as peak:
             run = _new_run(job)
             resumed_at = run.tokens_seen
             curve, seconds = _train_to_the_end(run, job, on_step=on_step, stop=stop)

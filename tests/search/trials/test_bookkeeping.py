@@ -174,6 +174,18 @@ def test_a_finished_sweep_is_over_when_it_is_resumed(office):
     assert again.books.next() is None
 
 
+def test_knows_before_anything_starts_that_nothing_is_left(office):
+    here = office(tiny_sweep(), fits_up_to(1))
+    assert here.books.ready()
+    assert not any(isinstance(event, TrialStarted) for event in here.events)
+    first = here.books.next()
+    assert here.ledger.read().unfinished == (first,)
+    here.finish(first)
+    here.finish(here.books.next())
+    assert not here.books.ready()
+    assert here.books.over
+
+
 def test_when_nothing_fits_what_runs_is_waited_for(office):
     here = office(tiny_sweep(refusals=1), fits_up_to(1))
     running = []

@@ -83,9 +83,12 @@ def test_a_second_driver_is_refused(tmp_path):
         "with Ledger(Path(sys.argv[1])).claim(): pass"
     )
     command = [sys.executable, "-c", script, str(tmp_path)]
+    assert not Ledger(tmp_path).is_claimed()
     with Ledger(tmp_path).claim():
+        assert Ledger(tmp_path).is_claimed()
         second = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "MachineError: another process is running this sweep" in second.stderr
+    assert not Ledger(tmp_path).is_claimed()
     assert subprocess.run(command, check=False).returncode == 0
 
 

@@ -156,6 +156,12 @@ def test_asked_to_stop_it_keeps_what_is_done_and_goes_on_later(tmp_path, events)
     assert started[: len(unfinished)] == [each.number for each in unfinished]
 
 
+def test_when_nothing_fits_it_says_so_before_ray_is_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "_ray", None)
+    with pytest.raises(SweepStoppedError, match="none of the 8 points of the space fits"):
+        drive(tmp_path, tiny_sweep(), on_event=print, fits=fits_up_to(0.5))
+
+
 @pytest.mark.usefixtures("ray")
 def test_what_breaks_in_a_listener_is_raised_as_it_is(tmp_path):
     def broken(event):

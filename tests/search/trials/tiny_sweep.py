@@ -32,11 +32,11 @@ def predicted(num_bytes: int) -> PredictedMemory:
     )
 
 
-def fits_up_to(width: int, budget_bytes: int = BUDGET_BYTES):
+def fits_up_to(width: float, budget_bytes: int = BUDGET_BYTES):
     """A judge for which a configuration of this width just fits."""
 
     def fits(params: Params) -> Verdict:
-        needed = int(params["width"]) * budget_bytes // width
+        needed = int(int(params["width"]) * budget_bytes // width)
         if needed <= budget_bytes:
             return Fits(params=params, predicted=predicted(needed))
         return DoesNotFit(

@@ -1,0 +1,84 @@
+from hypothesis import given
+from hypothesis import strategies as st
+from search.memory.feasibility import DoesNotFit, Fits
+
+from search.plan import MAX_POINTS, plan, structure_points
+from search.results import PredictedMemory
+from search.sweep.space import Choices, FloatRange, IntRange, Space
+
+BUDGET_BYTES = 1000
+
+
+def judged(params):
+    """A model that needs 10 bytes a sample."""
+    needed = 10 * params["batch_size"]
+    predicted = PredictedMemory(
+        expected_bytes=needed,
+        low_bytes=needed,
+        high_bytes=needed,
+        phase="step_2",
+        parts={"a": needed},
+    )
+    if needed <= BUDGET_BYTES:
+        return Fits(params=params, predicted=predicted)
+    return DoesNotFit(
+        params=params,
+        predicted=predicted,
+        budget_bytes=BUDGET_BYTES,
+        excess_bytes=needed - BUDGET_BYTES,
+        reason="too large",
+    )
+
+
+def planned(space):
+    return plan(
+        space,
+        params_of=lambda point: {"batch_size": 1, "micro_batch_size": 1, **point},
+        fits=judged,
+        budget_bytes=BUDGET_BYTES,
+        on_point=lambda _done, _total: None,
+    )
+
+
+def test_the_share_that_fits_counts_structures():
+    # 50 and 100 samples need 500 and 1000 bytes of 1000; 101 and 200 need more
+    found = planned(Space({"batch_size": Choices((50, 100, 101, 200))}))
+    assert [point.fits for point in found.points] == [True, True, False, False]
+    assert [point.excess_bytes for point in found.points] == [0, 0, 10, 1000]
+    assert found.share_that_fits == 0.5
+    assert found.complete
+
+
+def test_dimensions_that_change_no_tensor_are_left_out():
+    space = Space(
+        {"learning_rate": FloatRange(low=1e-4, high=1e-2, log=True), "batch_size": Choices((1, 2))}
+    )
+    points, complete = structure_points(space)
+    assert points == [{"batch_size": 1}, {"batch_size": 2}]
+    assert complete
+
+
+def test_a_continuous_range_stands_for_its_ends_and_three_between():
+    points, complete = structure_points(Space({"dropout": FloatRange(low=0.0, high=0.4)}))
+    assert [point["dropout"] for point in points] == [0.0, 0.1, 0.2, 0.30000000000000004, 0.4]
+    assert not complete
+
+
+def test_a_large_space_is_judged_by_a_spread_of_its_points():
+    space = Space({"width": IntRange(low=1, high=5000), "depth": IntRange(low=1, high=3)})
+    points, complete = structure_points(space)
+    assert len(points) == MAX_POINTS
+    assert len({tuple(point.items()) for point in points}) == MAX_POINTS
+    assert not complete
+    assert structure_points(space)[0] == points
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+def test_a_small_space_is_judged_whole(sizes):
+    space = Space(
+        {f"dimension_{index}": IntRange(low=0, high=size) for index, size in enumerate(sizes)}
+    )
+    points, complete = structure_points(space)
+    assert complete or len(points) == MAX_POINTS
+    if complete:
+        assert points == list(space.points())
