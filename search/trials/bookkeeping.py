@@ -106,8 +106,17 @@ class Bookkeeper:
     @_noting_faults
     def next(self) -> Started | None:
         """What to launch now; None when there is nothing, for now or for good (see `over`)."""
-        if self._waiting:
-            return self._launch(self._waiting.popleft())
+        return self._launch(self._waiting.popleft()) if self.ready() else None
+
+    @_noting_faults
+    def ready(self) -> bool:
+        """Whether there is something to launch now. Draws it, so that it is known beforehand."""
+        if not self._waiting and (drawn := self._drawn()) is not None:
+            self._waiting.append(drawn)
+        return bool(self._waiting) and not self.given_up
+
+    def _drawn(self) -> Started | None:
+        """A new configuration, on record; None when none is wanted or none is left."""
         num_taken = self._num_trained + len(self._running)
         if self.error or self._exhausted or num_taken >= self._sweep.trials:
             return None
@@ -121,7 +130,7 @@ class Bookkeeper:
             self._on_event(SpaceExhausted(message=self._gate.message))
             return None
         self._ledger.started(started)
-        return self._launch(started)
+        return started
 
     def _launch(self, started: Started) -> Started:
         self._running[started.number] = started

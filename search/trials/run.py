@@ -110,7 +110,7 @@ def run_sweep(
                 on_refused=on_refused,
             ),
         )
-        if not bookkeeper.over:
+        if bookkeeper.ready():
             if address is None:
                 slots = free_slots(slots)
             with _ray(slots, address):
