@@ -1,0 +1,151 @@
+"""The pieces CUDA's caching allocator works with: blocks, pools of free ones, device memory.
+
+Source: torch 2.13, `c10/cuda/CUDACachingAllocator.cpp` (`Block`, `BlockPool`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+KEY_SHIFT = 64
+"""A key is the size, then the address: the order in which free blocks are searched."""
+
+
+class Block:
+    """A range of a segment: in use, free, or (expandable segments) without memory behind it."""
+
+    __slots__ = (
+        "address",
+        "after",
+        "before",
+        "born",
+        "is_free",
+        "is_mapped",
+        "pool",
+        "requested_bytes",
+        "segment_address",
+        "size_bytes",
+    )
+
+    def __init__(
+        self, address: int, size_bytes: int, pool: BlockPool, segment_address: int
+    ) -> None:
+        """A mapped block that is neither free nor linked to a neighbour."""
+        self.address = address
+        self.size_bytes = size_bytes
+        self.pool = pool
+        self.segment_address = segment_address
+        self.requested_bytes = 0
+        self.is_free = False
+        self.is_mapped = True
+        self.before: Block | None = None
+        self.after: Block | None = None
+        self.born = 0
+
+    @property
+    def is_split(self) -> bool:
+        """Whether other blocks share the segment."""
+        return self.before is not None or self.after is not None
+
+    def cut(self, size_bytes: int) -> Block:
+        """The rest behind the first `size_bytes`, linked in, as mapped as this one, not free."""
+        rest = Block(
+            self.address + size_bytes, self.size_bytes - size_bytes, self.pool, self.segment_address
+        )
+        rest.is_mapped = self.is_mapped
+        rest.before, rest.after = self, self.after
+        if rest.after is not None:
+            rest.after.before = rest
+        self.after, self.size_bytes = rest, size_bytes
+        return rest
+
+    def swallow(self, neighbour: Block) -> None:
+        """Grows over a neighbour that is in no pool any more."""
+        self.size_bytes += neighbour.size_bytes
+        if neighbour is self.before:
+            self.address, self.before = neighbour.address, neighbour.before
+            if self.before is not None:
+                self.before.after = self
+        else:
+            self.after = neighbour.after
+            if self.after is not None:
+                self.after.before = self
+
+
+class BlockPool:
+    """Free blocks by size, then address; of expandable segments also unmapped ones by address."""
+
+    __slots__ = ("blocks", "is_small", "keys", "num_searches", "unmapped", "unmapped_addresses")
+
+    def __init__(self, *, is_small: bool) -> None:
+        """An empty pool."""
+        self.is_small = is_small
+        self.keys: list[int] = []
+        self.blocks: dict[int, Block] = {}
+        self.unmapped_addresses: list[int] = []
+        self.unmapped: dict[int, Block] = {}
+        self.num_searches = 0
+
+    def insert(self, block: Block) -> None:
+        """Adds a mapped block as free."""
+        block.is_free, block.born = True, self.num_searches
+        key = block.size_bytes << KEY_SHIFT | block.address
+        insort(self.keys, key)
+        self.blocks[key] = block
+
+    def remove(self, block: Block) -> None:
+        """Takes a free block out."""
+        block.is_free = False
+        key = block.size_bytes << KEY_SHIFT | block.address
+        del self.keys[bisect_left(self.keys, key)]
+        del self.blocks[key]
+
+    def insert_unmapped(self, block: Block) -> None:
+        """Adds a range without memory."""
+        block.is_mapped = False
+        insort(self.unmapped_addresses, block.address)
+        self.unmapped[block.address] = block
+
+    def remove_unmapped(self, block: Block) -> None:
+        """Takes a range without memory out."""
+        del self.unmapped_addresses[bisect_left(self.unmapped_addresses, block.address)]
+        del self.unmapped[block.address]
+
+    def in_order(self) -> list[Block]:
+        """The free blocks as they are now, the smallest first."""
+        return [self.blocks[key] for key in self.keys]
+
+
+class DeviceMemory:
+    """What the driver hands out: bytes up to a capacity, addresses that only go up.
+
+    The reserved bytes are what CUDA has given. Addresses are not the real ones: of equally large
+    blocks, the one whose segment came first counts as the lower.
+    """
+
+    __slots__ = ("_next_address", "capacity_bytes", "peak_reserved_bytes", "reserved_bytes")
+
+    def __init__(self, capacity_bytes: int) -> None:
+        """Nothing is handed out yet."""
+        self.capacity_bytes = capacity_bytes
+        self.reserved_bytes = 0
+        self.peak_reserved_bytes = 0
+        self._next_address = 0
+
+    def addresses(self, num_bytes: int) -> int:
+        """The start of a range of addresses that nobody has had before."""
+        address = self._next_address
+        self._next_address += num_bytes
+        return address
+
+    def take(self, num_bytes: int) -> bool:
+        """Whether so many bytes were left; if so they are reserved now."""
+        if self.reserved_bytes + num_bytes > self.capacity_bytes:
+            return False
+        self.reserved_bytes += num_bytes
+        self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
+        return True
+
+    def give_back(self, num_bytes: int) -> None:
+        """Returns reserved bytes to the driver."""
+        self.reserved_bytes -= num_bytes
