@@ -97,8 +97,8 @@ def allocator_settings_of(environment: Mapping[str, str] = os.environ) -> Alloca
 def parse_allocator_settings(text: str) -> AllocatorSettings:
     """The settings in a text such as `max_split_size_mb:128,expandable_segments:True`.
 
-    Stricter than torch where torch misreads in silence: a wrong separator, a number with a rest
-    behind it or a sign, an option given twice. Settings without an effect here are not looked at.
+    Stricter than torch where torch misreads in silence: a wrong separator, a number with a sign or
+    a rest behind it, a setting given twice. Values without an effect here are not looked at.
 
     Raises:
         InputError: naming the option, the rule and what was found.

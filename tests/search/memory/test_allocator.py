@@ -125,7 +125,7 @@ def test_a_segment_goes_back_only_when_it_is_one_free_block():
 
 def test_at_capacity_cached_segments_are_released_and_the_driver_is_asked_again():
     # 16 cached + 20 > 30: the 16 go back first, so at most 20 were ever reserved.
-    statistics = simulate([(0, 16 * MIB), (0, 0), (1, 20 * MIB)], capacity_bytes=30 * MIB)
+    statistics = simulate([(0, 16 * MIB), (0, -16 * MIB), (1, 20 * MIB)], capacity_bytes=30 * MIB)
     assert (statistics.reserved_bytes, statistics.peak_reserved_bytes) == (20 * MIB, 20 * MIB)
     assert (statistics.num_alloc_retries, statistics.num_ooms) == (1, 0)
     assert statistics.out_of_memory is None
