@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from search.errors import SweepStoppedError
+from search.errors import MachineError, SweepStoppedError
 from search.memory.feasibility import DoesNotFit, Verdict
 from search.results import Outcome, Params, ParamValue, Trial
 from search.trials import domains
@@ -32,6 +32,14 @@ _MAX_REPEATED_ASKS = 10
 """A sampler that draws known points this often in a row has nothing new to say."""
 _MAX_ENUMERATED = 200_000
 """Points of a finite space that are listed to find an untried one; beyond, drawing meets them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unjudged:
+    """A configuration whose memory could not be predicted."""
+
+    params: Params
+    predicted: None = None
 
 
 class Gate:
@@ -116,7 +124,7 @@ class Gate:
                 self._leave_message()
                 return None
             point = domains.point(self._sweep.space, drawn.params)
-            verdict = self._fits(self._params_of(point))
+            verdict = self._verdict(self._params_of(point))
             if not (self._sweep.memory.gate and isinstance(verdict, DoesNotFit)):
                 return self._launch(drawn, point, verdict)
             self._refuse(drawn, point, verdict)
@@ -124,7 +132,17 @@ class Gate:
         msg = f"{used_up}; {self._least_needed()}"
         raise SweepStoppedError(msg)
 
-    def _launch(self, drawn: optuna.Trial, point: Params, verdict: Verdict) -> Started:
+    def _verdict(self, params: Params) -> Verdict | _Unjudged:
+        """Whether it fits. What cannot be judged is launched: its own failure says why."""
+        try:
+            return self._fits(params)
+        except MachineError:
+            raise
+        except Exception as error:  # noqa: BLE001 - to judge runs the user's own model
+            warnings.warn(f"memory could not be predicted: {error!r}", stacklevel=2)
+            return _Unjudged(params=params)
+
+    def _launch(self, drawn: optuna.Trial, point: Params, verdict: Verdict | _Unjudged) -> Started:
         number = self._next_number
         self._next_number += 1
         self._running[number] = drawn

@@ -76,6 +76,17 @@ def test_without_the_gate_everything_is_launched_with_its_prediction():
     assert any(started.predicted.expected_bytes > BUDGET_BYTES for started in launched)
 
 
+def test_what_cannot_be_judged_is_launched_without_a_prediction():
+    def fits(params):
+        msg = f"width {params['width']} and heads do not go together"
+        raise ValueError(msg)
+
+    with pytest.warns(UserWarning, match="memory could not be predicted: ValueError"):
+        started = gate_of(tiny_sweep(), fits=fits).next()
+    assert started.predicted is None
+    assert started.params == started.point
+
+
 def test_no_point_of_a_finite_space_is_launched_or_refused_twice():
     sweep, refusals = tiny_sweep(), []
     gate = gate_of(sweep, fits=fits_up_to(4), refusals=refusals)
