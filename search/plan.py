@@ -14,6 +14,8 @@ from search.sweep.space import Dimension, FloatRange, Space
 from search.training import MEMORY_NEUTRAL
 
 MAX_POINTS = 512
+MAX_AHEAD = 128
+"""Structures of a space that is predicted before its sweep starts: at most a minute or two."""
 _VALUES_OF_A_RANGE = 5
 
 
@@ -90,6 +92,12 @@ def plan(
         points.append(PlannedPoint(point=structure, verdict=fits(params_of(structure))))
         on_point(len(points), len(structures))
     return Plan(points=tuple(points), budget_bytes=budget_bytes, complete=complete)
+
+
+def can_be_predicted_ahead(space: Space) -> bool:
+    """Whether a space has few enough structures to predict them all before a sweep starts."""
+    structures, complete = structure_points(space)
+    return complete and len(structures) <= MAX_AHEAD
 
 
 def structure_points(space: Space) -> tuple[list[dict[str, ParamValue]], bool]:

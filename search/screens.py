@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from search.results import Outcome, Trial
-from search.units import format_bytes
+from search.units import format_bytes, heading
 
 if TYPE_CHECKING:
     from search.plan import Plan, PlannedPoint
@@ -83,7 +83,10 @@ def standing(
 
 def standings_table(standings: Iterable[Standing]) -> Table:
     """One row a sweep."""
-    table = Table("sweep", "state", "trials", *_COUNTED.values(), "started")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    counted = (words.replace(" ", "\n", 1) for words in _COUNTED.values())
+    for head in ("sweep", "state", "trials", *counted, "started"):
+        table.add_column(head)
     for row in standings:
         counts = [str(row.counts[outcome]) for outcome in _COUNTED]
         table.add_row(
@@ -109,7 +112,9 @@ _SHOWN_ALWAYS = (Outcome.COMPLETED, Outcome.PRUNED_BY_MEMORY, Outcome.OUT_OF_MEM
 def plan_table(plan: Plan) -> Table:
     """One row a structure, from the least memory to the most."""
     names = list(plan.points[0].point)
-    table = Table(*names, "predicted peak", "fits", "decided by")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head in (*map(heading, names), "predicted\npeak", "fits", "decided by"):
+        table.add_column(head, no_wrap=True)
     for point in sorted(plan.points, key=lambda p: p.verdict.predicted.expected_bytes):
         style = "" if point.fits else "yellow"
         table.add_row(*(str(point.point[name]) for name in names), *_judged(point), style=style)
@@ -119,8 +124,8 @@ def plan_table(plan: Plan) -> Table:
 def _judged(point: PlannedPoint) -> tuple[str, str, str]:
     predicted = point.verdict.predicted
     part = max(predicted.parts, key=lambda name: predicted.parts[name], default="")
-    over = "yes" if point.fits else f"no, {format_bytes(point.excess_bytes)} over"
-    decided = f"{part} in {predicted.phase.replace('_', ' ')}"
+    over = "yes" if point.fits else f"{format_bytes(point.excess_bytes)} over"
+    decided = f"{part}, {predicted.phase.replace('_', ' ')}"
     return format_bytes(predicted.expected_bytes), over, decided
 
 

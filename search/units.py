@@ -70,6 +70,15 @@ def parse_value(text: str, unit: str) -> float:
     return number * _COUNT_UNITS[suffix]
 
 
+def heading(name: str) -> str:
+    """A name as the head of a narrow column: broken at the underscore nearest its middle."""
+    breaks = [index for index, letter in enumerate(name) if letter == "_"]
+    if len(name) <= 10 or not breaks:
+        return name
+    middle = min(breaks, key=lambda index: abs(index - len(name) / 2))
+    return f"{name[:middle]}\n{name[middle:]}"
+
+
 def format_bytes(num_bytes: float) -> str:
     """A size for the screen, in the largest binary unit that keeps a figure before the point."""
     for unit, factor in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 from search.metric import Goal, Metric, oriented_values
 from search.pareto import front_mask
 from search.results import Outcome, ParamValue, Trial
-from search.units import format_value
+from search.units import format_value, heading
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+_SCALED_UNITS = ("B", "s")
+"""Units that change with the size of the value; any other stands in the metric's name."""
 _LOG_SPREAD = 30.0
 """Largest over smallest value from which on a chart's axis is logarithmic."""
 
@@ -93,9 +95,9 @@ def render_front(front: Front, dimensions: Sequence[str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("trial", justify="right")
     for metric in front.metrics:
-        table.add_column(f"{metric.name} {arrow(metric)}", justify="right")
+        table.add_column(f"{heading(metric.name)} {arrow(metric)}", justify="right", no_wrap=True)
     for name in dimensions:
-        table.add_column(name, justify="right", style="dim")
+        table.add_column(heading(name), justify="right", style="dim", no_wrap=True)
     best = {metric.name: best_value(front.trials, metric) for metric in front.metrics}
     for trial in front.trials:
         cells = [_metric_cell(trial, metric, best[metric.name]) for metric in front.metrics]
@@ -117,7 +119,7 @@ def best_value(trials: Sequence[Trial], metric: Metric) -> float | None:
 
 def _metric_cell(trial: Trial, metric: Metric, best: float | None) -> str:
     value = trial.metrics[metric.name]
-    text = format_value(value, metric.unit)
+    text = format_value(value, metric.unit if metric.unit in _SCALED_UNITS else "")
     return f"[bold green]{text}[/]" if value == best else text
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from search.home import Manifest, SweepHome
     from search.memory.device import Device
     from search.memory.feasibility import Verdict
+    from search.plan import Plan
     from search.results import Params
     from search.sweep.file import LoadedSweep
     from search.tracking.record import Recorder
@@ -52,7 +53,8 @@ class _Stage:
     fits: Callable[[Params], Verdict]
 
 
-def _prepare(path: Path) -> _Stage:
+def _prepare(path: Path, *, budget_bytes: int | None = None) -> _Stage:
+    """Reads a sweep file for this machine; `budget_bytes` is that of a sweep begun before."""
     from search.memory.device import device_here
     from search.memory.feasibility import judge
     from search.memory.measurement import overhead_bytes
@@ -64,6 +66,7 @@ def _prepare(path: Path) -> _Stage:
     loaded = read_sweep(path, capacity_bytes=device.capacity_bytes)
     _refuse_absent_device(loaded, device)
     placed = slots(loaded.sweep, device)
+    placed = replace(placed, budget_bytes=budget_bytes or placed.budget_bytes)
     with console.status("measuring what this machine adds to a trial's tensors (once)"):
         overhead = overhead_bytes(device)
     predict = Predictor(loaded.objective, overhead_bytes=overhead)
@@ -87,23 +90,36 @@ def _refuse_absent_device(loaded: LoadedSweep, device: Device) -> None:
 
 def plan(path: Path, *, as_json: bool) -> None:
     """Judges the sweep's space and prints what fits. No Ray, no MLflow, nothing trained."""
-    from search.plan import plan as plan_space
     from search.screens import plan_summary, plan_table
 
-    stage = _prepare(path)
+    planned = _planned(_prepare(path))
+    if as_json:
+        print_json(planned.to_json())
+        return
+    console.print(plan_table(planned))
+    say(plan_summary(planned))
+
+
+def _planned(stage: _Stage) -> Plan:
+    from search.plan import plan as plan_space
+
     with console.status("predicting") as status:
-        planned = plan_space(
+        return plan_space(
             stage.loaded.sweep.space,
             params_of=stage.loaded.params_of,
             fits=stage.fits,
             budget_bytes=stage.slots.budget_bytes,
             on_point=lambda done, total: status.update(f"predicting {done}/{total}"),
         )
-    if as_json:
-        print_json(planned.to_json())
-        return
-    console.print(plan_table(planned))
-    say(plan_summary(planned))
+
+
+def _predict_ahead(stage: _Stage) -> None:
+    """Predicts a small space before its sweep starts: later that would disturb measured speeds."""
+    from search.plan import can_be_predicted_ahead
+    from search.screens import plan_summary
+
+    if can_be_predicted_ahead(stage.loaded.sweep.space):
+        say(plan_summary(_planned(stage)))
 
 
 def sweep(path: Path, *, address: str | None) -> bool:
@@ -114,6 +130,7 @@ def sweep(path: Path, *, address: str | None) -> bool:
     name = stage.loaded.sweep.name
     home.refuse_existing(name)
     manifest = _manifest(stage, tracking_uri=store_uri())
+    _predict_ahead(stage)
     with _recorder(stage, manifest) as recorder:
         folder = home.create_home(name, sweep_text=stage.loaded.text, manifest=manifest)
         return _run(stage, folder, recorder, address=address)
@@ -125,7 +142,7 @@ def resume(name: str, *, address: str | None) -> bool:
 
     folder = home.open_home(name)
     manifest = folder.manifest()
-    stage = _prepare(folder.sweep_file)
+    stage = _prepare(folder.sweep_file, budget_bytes=manifest.budget_bytes)
     with _recorder(stage, manifest) as recorder:
         state = Ledger(folder.folder).read()
         if standing_of(folder, state).state == "finished":
