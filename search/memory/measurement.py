@@ -1,0 +1,301 @@
+"""Peak memory measured round a block of code, a budget enforced on it, and this machine's overhead.
+
+On a CPU the truth is the resident memory of this process, on CUDA the allocator's reserved bytes
+and the context. Left out: what other processes use.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import os
+import platform
+import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from search.errors import MachineError
+from search.memory.device import Device, device_here
+from search.memory.files import cache_folder, read_json, write_json
+from search.memory.process import (
+    LEAK_TOLERANCE_BYTES,
+    prepare_process,
+    process_bytes,
+    release_memory,
+    return_freed_memory,
+)
+from search.memory.sample import Sample
+from search.memory.trace import trace
+from search.training import TrainingRun
+
+if TYPE_CHECKING:
+    from search.results import Params
+
+__all__ = [
+    "LEAK_TOLERANCE_BYTES",
+    "Peak",
+    "enforce_budget",
+    "is_out_of_memory",
+    "measure_peak",
+    "overhead_bytes",
+    "prepare_process",
+    "release_memory",
+]
+
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"
+"""What to write to `clear_refs` so that VmHWM starts from the present.
+
+Source: proc_pid_clear_refs(5).
+"""
+_SAMPLING_SECONDS = 0.002
+_OUT_OF_MEMORY_WORDS = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "could not create a primitive",
+    "could not create a memory object",
+    "could not execute a primitive",
+    "CUDA out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "Cannot allocate memory",
+    "std::bad_alloc",
+)
+
+
+class Peak:
+    """The most bytes used since `measure_peak` began; up to date while it runs, final after it."""
+
+    def __init__(self, read: Callable[[], int]) -> None:
+        self._read = read
+        self._final_bytes: int | None = None
+        self.allocated_bytes: int | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Resident bytes above the start on a CPU; reserved and context bytes on CUDA."""
+        return self._read() if self._final_bytes is None else self._final_bytes
+
+    def finish(self) -> None:
+        """Keeps the present value."""
+        self._final_bytes = self._read()
+
+
+@contextmanager
+def measure_peak(device: Device) -> Iterator[Peak]:
+    """The peak of what the block uses; on CUDA its tensors' own peak, `allocated_bytes`, too."""
+    gc.collect()
+    measuring = _cuda_peak() if device.kind == "cuda" else _resident_peak()
+    with measuring as peak:
+        try:
+            yield peak
+        finally:
+            peak.finish()
+
+
+@contextmanager
+def _cuda_peak() -> Iterator[Peak]:
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    context_bytes = _cuda_context_bytes()
+    torch.cuda.reset_peak_memory_stats()
+    peak = Peak(lambda: context_bytes + torch.cuda.max_memory_reserved())
+    try:
+        yield peak
+    finally:
+        peak.allocated_bytes = torch.cuda.max_memory_allocated()
+
+
+def _cuda_context_bytes() -> int:
+    """What this process uses of the GPU outside the allocator; other processes' memory included.
+
+    Exact where a trial has the GPU to itself, as trials on GPUs here do.
+    """
+    free_bytes, total_bytes = torch.cuda.mem_get_info()
+    return total_bytes - free_bytes - torch.cuda.memory_reserved()
+
+
+@contextmanager
+def _resident_peak() -> Iterator[Peak]:
+    return_freed_memory()
+    before_bytes = process_bytes("RssAnon")
+    if _reset_high_water():
+        yield Peak(lambda: max(0, _highest_private_bytes() - before_bytes))
+        return
+    with _sampled_maximum() as maximum:
+        yield Peak(lambda: max(0, maximum() - before_bytes))
+
+
+def _highest_private_bytes() -> int:
+    """The resident peak without the pages of files, such as code and mapped data.
+
+    The kernel gives the peak of all alone. File pages only grow in number here, so what there is
+    of them now is what there was at the peak, or more.
+    """
+    return process_bytes("VmHWM") - process_bytes("RssFile") - process_bytes("RssShmem")
+
+
+def _reset_high_water() -> bool:
+    try:
+        _CLEAR_REFS.write_text(_RESET_PEAK, encoding="ascii")
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def _sampled_maximum() -> Iterator[Callable[[], int]]:
+    """The largest private size seen by a thread that looks every 2 ms; misses shorter peaks."""
+    largest, stop = [0], threading.Event()
+
+    def look() -> int:
+        largest[0] = max(largest[0], process_bytes("RssAnon"))
+        return largest[0]
+
+    def keep_looking() -> None:
+        while not stop.wait(_SAMPLING_SECONDS):
+            look()
+
+    thread = threading.Thread(target=keep_looking, daemon=True)
+    thread.start()
+    try:
+        yield look
+    finally:
+        stop.set()
+        thread.join()
+
+
+@contextmanager
+def enforce_budget(device: Device, budget_bytes: int) -> Iterator[None]:
+    """Lets the block use `budget_bytes` more than now; beyond, allocations fail as out of memory.
+
+    On CUDA the context counts in. On a CPU the limit counts mapped memory of this process, be it
+    touched or not.
+    """
+    limited = (
+        _cuda_limit(device, budget_bytes) if device.kind == "cuda" else _data_limit(budget_bytes)
+    )
+    with limited:
+        yield
+
+
+@contextmanager
+def _cuda_limit(device: Device, budget_bytes: int) -> Iterator[None]:
+    usable_bytes = budget_bytes - _cuda_context_bytes()
+    fraction = min(1.0, max(0.0, usable_bytes / device.capacity_bytes))
+    torch.cuda.set_per_process_memory_fraction(fraction)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+@contextmanager
+def _data_limit(budget_bytes: int) -> Iterator[None]:
+    before, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = process_bytes("VmData") + budget_bytes
+    if before != resource.RLIM_INFINITY:
+        limit = min(limit, before)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (before, hard))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory ran out, on a GPU, in a native kernel or in Python.
+
+    Source: `tests/search/memory/test_measurement.py` meets each of them under a real limit.
+    """
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, (RuntimeError, OSError)) and any(
+        words in str(error) for words in _OUT_OF_MEMORY_WORDS
+    )
+
+
+_OVERHEAD_RUNS: tuple[Params, ...] = (
+    {"precision": "32-true", "width": 256, "depth": 2, "batch_size": 8, "sequence_length": 256},
+    {"precision": "bf16-mixed", "width": 256, "depth": 4, "batch_size": 8, "sequence_length": 128},
+    {"precision": "32-true", "width": 128, "depth": 8, "batch_size": 16, "sequence_length": 64},
+)
+"""Small runs of different shape, 75 to 90 MiB each, whose peaks take a few seconds to measure."""
+
+
+def overhead_bytes(device: Device) -> int:
+    """What a run needs on this machine beyond its tensors: one constant, measured once and kept.
+
+    On a CPU: heap, page rounding, objects. On CUDA: context, workspaces, rounding. Measured in a
+    process of its own, as a worker is, and kept in the user's cache folder by machine.
+
+    Raises:
+        MachineError: when the measuring process fails.
+    """
+    file = cache_folder() / "devices.json"
+    known = read_json(file)
+    key = _machine_key(device)
+    if key not in known:
+        known[key] = _measured_elsewhere()
+        with suppress(OSError):  # where nothing can be kept, it is measured each time
+            write_json(file, known)
+    return int(known[key])
+
+
+def _machine_key(device: Device) -> str:
+    """Everything the overhead hangs on; the code that sets the process up is among it."""
+    source = (Path(__file__).parent / "process.py").read_bytes()
+    version = hashlib.sha256(source).hexdigest()[:8]
+    parts = (device.name, device.kind, platform.release(), str(torch.__version__), version)
+    return " | ".join(parts)
+
+
+def _measured_elsewhere() -> int:
+    command = [sys.executable, "-W", "ignore", "-m", __name__]
+    paths = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(  # noqa: S603 - our own module
+        command,
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        msg = f"measuring this machine's memory overhead failed:\n{done.stderr.strip()}"
+        raise MachineError(msg)
+    return int(done.stdout.split()[-1])
+
+
+def _measured_here() -> int:
+    """The largest excess of the measured over the traced peak, over a few small runs.
+
+    All are measured before the first is traced, which leaves much on the heap.
+    """
+    device = device_here()
+    prepare_process()
+    torch.set_num_threads(1)
+    measured = [_measured_peak(params, device) for params in _OVERHEAD_RUNS]
+    traced = [trace(Sample(), params).peak_bytes for params in _OVERHEAD_RUNS]
+    return max(0, *(real - bare for real, bare in zip(measured, traced, strict=True)))
+
+
+def _measured_peak(params: Params, device: Device) -> int:
+    with measure_peak(device) as peak:
+        run = TrainingRun(Sample(), params, num_tokens=10**9, device=device.torch_device)
+        run.step()
+        run.step()
+        run.evaluate()
+        del run
+    release_memory(device)
+    return peak.num_bytes
+
+
+if __name__ == "__main__":
+    print(_measured_here())  # noqa: T201 - the answer to the process that asked

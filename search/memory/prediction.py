@@ -1,0 +1,132 @@
+"""Peak memory of a configuration before it runs, as an interval, computed once and remembered."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from contextlib import suppress
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from search.memory.files import cache_folder, read_json, write_json
+from search.memory.trace import Trace, trace
+from search.objective import Split
+from search.results import Params, PredictedMemory
+from search.training import memory_key, micro_batch_size
+
+if TYPE_CHECKING:
+    from search.objective import Batch, Objective
+
+OVERHEAD = "overhead"
+"""The part of a prediction that is no tensor."""
+_PAGE_BYTES = 4096
+_LARGEST_HEAP_BYTES = 128 * 1024
+"""Tensors below this size share the C library's heap, whose holes may not fit the next one."""
+
+
+def predict(objective: Objective, params: Params, *, overhead_bytes: int) -> PredictedMemory:
+    """The traced peak plus the machine's one constant, and between which bounds it must lie.
+
+    At least the tensors themselves. At most, beyond what is expected: a page before and after
+    each tensor, the small tensors a second time for the holes between them, and the machine's
+    constant a second time for what differs between runs.
+    """
+    traced = trace(objective, params)
+    expected_bytes = traced.peak_bytes + overhead_bytes
+    return PredictedMemory(
+        expected_bytes=expected_bytes,
+        low_bytes=traced.peak_bytes,
+        high_bytes=expected_bytes + overhead_bytes + _rounding_bytes(traced),
+        phase=traced.peak_phase.value,
+        parts={**traced.parts, OVERHEAD: overhead_bytes},
+    )
+
+
+def _rounding_bytes(traced: Trace) -> int:
+    sizes = traced.alive_at_peak
+    small_bytes = sum(size for size in sizes if size < _LARGEST_HEAP_BYTES)
+    return 2 * _PAGE_BYTES * len(sizes) + small_bytes
+
+
+class Predictor:
+    """Predicts for one objective; each structure is traced once, on this machine, for good."""
+
+    def __init__(
+        self, objective: Objective, overhead_bytes: int, cache_dir: Path | None = None
+    ) -> None:
+        """Opens the cache.
+
+        Args:
+            objective: what is to be trained.
+            overhead_bytes: this machine's constant, see `search.memory.measurement`.
+            cache_dir: where traced structures are kept; default: the user's cache folder.
+        """
+        self._objective = objective
+        self._overhead_bytes = overhead_bytes
+        self._cache_dir = cache_dir or cache_folder() / "predictions"
+        self._known: dict[str, PredictedMemory] = {}
+
+    def __call__(self, params: Params) -> PredictedMemory:
+        """The prediction for a configuration whose `micro_batch_size` is resolved."""
+        key = self._key(params)
+        if key not in self._known:
+            self._known[key] = self._kept(key) or self._traced(key, params)
+        return self._known[key]
+
+    def _kept(self, key: str) -> PredictedMemory | None:
+        try:
+            return PredictedMemory(**read_json(self._cache_dir / f"{key}.json"))
+        except TypeError:
+            return None
+
+    def _traced(self, key: str, params: Params) -> PredictedMemory:
+        predicted = predict(self._objective, params, overhead_bytes=self._overhead_bytes)
+        with suppress(OSError):  # where nothing can be kept, it is traced again
+            write_json(self._cache_dir / f"{key}.json", asdict(predicted))
+        return predicted
+
+    def _key(self, params: Params) -> str:
+        decides = {**memory_key(params), "micro_batch_size": micro_batch_size(params)}
+        with torch.device("meta"):
+            shapes = [_shapes(self._objective.batch(params, split)) for split in Split]
+        text = json.dumps([self._setting, decides, shapes], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    @cached_property
+    def _setting(self) -> list[Any]:
+        """What else a prediction hangs on: versions, code, machine, the objective's settings."""
+        package = type(self._objective).__module__.partition(".")[0]
+        plain = {
+            name: value
+            for name, value in vars(self._objective).items()
+            if isinstance(value, str | int | float)
+        }
+        sources = [_source_hash(name) for name in ("search.memory", "search.training", package)]
+        return [torch.__version__, self._overhead_bytes, *sources, _path(self._objective), plain]
+
+
+def _path(objective: Objective) -> str:
+    kind = type(objective)
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _source_hash(package: str) -> str:
+    """A hash of the loaded modules of a package, so that changed code is traced anew."""
+    files = {
+        str(module.__file__)
+        for name, module in list(sys.modules.items())
+        if (name == package or name.startswith(f"{package}.")) and getattr(module, "__file__", None)
+    }
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        digest.update(Path(file).read_bytes())
+    return digest.hexdigest()
+
+
+def _shapes(batch: Batch) -> list[list[Any]]:
+    return [[name, list(tensor.shape), str(tensor.dtype)] for name, tensor in batch.items()]
