@@ -42,6 +42,7 @@ class Manifest:
     num_trials: int
     num_tokens: int
     budget_bytes: int
+    cpus: int
     provenance: Mapping[str, str | int]
 
     @classmethod

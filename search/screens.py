@@ -84,14 +84,13 @@ def standing(
 def standings_table(standings: Iterable[Standing]) -> Table:
     """One row a sweep."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    counted = (words.replace(" ", "\n", 1) for words in _COUNTED.values())
-    for head in ("sweep", "state", "trials", *counted, "started"):
-        table.add_column(head)
+    for head in ("sweep", "state", "trials", "pruned", "failed", "started"):
+        table.add_column(head, no_wrap=True)
     for row in standings:
-        counts = [str(row.counts[outcome]) for outcome in _COUNTED]
-        table.add_row(
-            row.name, row.state, f"{row.num_done}/{row.num_trials}", *counts, row.created_at
-        )
+        num_pruned = row.counts[Outcome.PRUNED_BY_MEMORY]
+        num_failed = row.num_done - row.counts[Outcome.COMPLETED]
+        trials = f"{row.num_done}/{row.num_trials}"
+        table.add_row(row.name, row.state, trials, str(num_pruned), str(num_failed), row.created_at)
     return table
 
 

@@ -36,8 +36,8 @@ _COMMENT_COLUMN = 40
 class Origin:
     """The sweep that a pick comes from, and what a production run needs of it.
 
-    `budget_bytes` is what one trial might use. `provenance` names data, their hash, the device.
-    `mlflow_run` is empty when the trial has none.
+    `budget_bytes` and `cpus` are what one trial might use. `provenance` names data, their hash, the
+    device. `mlflow_run` is empty when the trial has none.
     """
 
     sweep: str
@@ -46,6 +46,7 @@ class Origin:
     data: Mapping[str, Any]
     num_tokens: int
     budget_bytes: int
+    cpus: int
     metrics: tuple[Metric, ...]
     provenance: Mapping[str, ParamValue] = field(default_factory=dict)
     mlflow_run: str = ""
@@ -96,6 +97,12 @@ class PickedMemory(_Model):
     budget: Annotated[int, BeforeValidator(_bytes), Field(gt=0, examples=[167_772_160])]
 
 
+class PickedResources(_Model):
+    """The CPU cores a trial had; what was measured holds for as many."""
+
+    cpus: int = Field(gt=0, examples=[1])
+
+
 class PickedConfig(_Model):
     """A production configuration. `measured`, `predicted` and `provenance` are for the reader."""
 
@@ -105,6 +112,7 @@ class PickedConfig(_Model):
     params: dict[str, _Scalar]
     trial: PickedTrial
     memory: PickedMemory
+    resources: PickedResources
     measured: dict[str, float] = Field(default_factory=dict)
     predicted: dict[str, _Scalar] = Field(default_factory=dict)
     provenance: dict[str, Any] = Field(default_factory=dict)
@@ -119,6 +127,7 @@ def export_yaml(pick: Pick, origin: Origin) -> str:
         params=_plain(resolved_params(pick)),
         trial=CommentedMap(tokens=origin.num_tokens),
         memory=CommentedMap(budget=origin.budget_bytes),
+        resources=CommentedMap(cpus=origin.cpus),
         measured=_measured(pick, origin.metrics),
         predicted=_predicted(pick),
         provenance=_plain(_provenance(pick, origin)),

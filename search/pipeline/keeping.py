@@ -94,6 +94,7 @@ def export(name: str, *, to: str, output: Path | None, trial: int | None, label:
             data=manifest.data,
             num_tokens=manifest.num_tokens,
             budget_bytes=manifest.budget_bytes,
+            cpus=manifest.cpus,
             metrics=manifest.metrics,
             provenance=manifest.provenance,
             mlflow_run=run_id,
@@ -143,6 +144,7 @@ def train(path: Path, *, num_tokens: int | None, output: Path | None) -> None:
         objective=load_objective(config.objective)(**config.data),
         params=config.params,
         num_tokens=num_tokens or config.trial.tokens,
+        num_threads=config.resources.cpus,
         device=device_here(),
         folder=output or home.home() / "trained" / path.stem,
     )

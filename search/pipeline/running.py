@@ -170,6 +170,7 @@ def _manifest(stage: _Stage, *, tracking_uri: str) -> Manifest:
         num_trials=sweep.trials,
         num_tokens=sweep.trial.tokens,
         budget_bytes=stage.slots.budget_bytes,
+        cpus=stage.slots.cpus,
         provenance={**objective.provenance, "device": stage.device.name},
     )
 

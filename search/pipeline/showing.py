@@ -33,14 +33,12 @@ def list_sweeps(*, as_json: bool) -> None:
 
 def status(name: str, *, as_json: bool) -> None:
     """Prints how one sweep stands, and where its results are."""
-    from search.screens import standings_table
-
     folder = home.open_home(name)
     row = standing_of(folder, ledger_of(folder))
     if as_json:
         print_json(row.to_json())
         return
-    console.print(standings_table([row]))
+    say(f"{name}: {row.line}")
     say(f"folder: {folder.folder}\nMLflow: {folder.manifest().tracking_uri}")
     if row.state == "interrupted":
         say(f"go on with: paretune sweep --resume {name}")

@@ -14,7 +14,7 @@ import torch
 
 from search.errors import InputError, MachineError
 from search.memory.device import Device
-from search.memory.measurement import is_out_of_memory, measure_peak
+from search.memory.measurement import is_out_of_memory, measure_peak, prepare_process
 from search.metric import PEAK_MEMORY, TOKENS_PER_SECOND
 from search.objective import Objective
 from search.results import CurvePoint, Outcome, Params, Trial
@@ -27,11 +27,12 @@ WEIGHTS = "model.pt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductionJob:
-    """What to train, on how many tokens, and where its files go."""
+    """What to train, on how many tokens and CPU threads, and where its files go."""
 
     objective: Objective
     params: Params
     num_tokens: int
+    num_threads: int
     device: Device
     folder: Path
 
@@ -52,6 +53,8 @@ def train(
         MachineError: when memory runs out or the folder cannot be written.
         InputError: when the loss diverges, or the folder holds another run's checkpoint.
     """
+    prepare_process()
+    torch.set_num_threads(job.num_threads)
     started_at = time.time()
     try:
         job.folder.mkdir(parents=True, exist_ok=True)

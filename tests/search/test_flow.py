@@ -11,24 +11,27 @@ from pathlib import Path
 
 import pytest
 
+from search.tracking.store import open_client
+
 SWEEP = """\
 name: flow
 objective: objectives.language_model:LanguageModel
 data: {{corpus: corpus.txt, held_out_tokens: 2048, evaluation_context: 64}}
 space:
   learning_rate: [1e-3, 1e-2]
-  batch_size: [2, 4, 256]
+  batch_size: [2, 256, 512]
   sequence_length: [32, 64]
 fixed: {{width: 32, depth: 1, heads: 2}}
-memory: {{budget: 60 MiB{memory}}}
+memory: {{budget: 32 MiB{memory}}}
 trial: {{tokens: {tokens}}}
 objectives: {{bits_per_byte: min, tokens_per_second: max, peak_memory: min}}
 trials: {trials}
+stop_after_failures: 12
 """
 PARETUNE = [str(Path(sys.executable).with_name("paretune"))]
 
 
-def write_sweep(folder: Path, *, trials=4, tokens=16_384, memory=""):
+def write_sweep(folder: Path, *, trials=4, tokens=32_768, memory=""):
     words = " ".join(f"{number} is followed by {number + 1}." for number in range(4_000))
     (folder / "corpus.txt").write_text(words, encoding="utf-8")
     text = SWEEP.format(trials=trials, tokens=tokens, memory=memory)
@@ -44,9 +47,7 @@ def run(folder: Path, *arguments, code=0):
 
 
 def runs_in_mlflow(folder: Path):
-    from mlflow import MlflowClient
-
-    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    client = open_client(f"sqlite:///{folder}/mlflow.db")
     experiment = client.get_experiment_by_name("flow")
     return client.search_runs([experiment.experiment_id], max_results=1000)
 
@@ -92,9 +93,8 @@ def test_plan_judges_every_structure_without_training(finished):
         for row in planned["points"]
     }
     assert len(points) == 6
-    assert planned["share_that_fits"] == pytest.approx(4 / 6)
-    assert not points[256, 32]
-    assert not points[256, 64]
+    assert planned["share_that_fits"] == pytest.approx(2 / 6)
+    assert {point for point, fits in points.items() if fits} == {(2, 32), (2, 64)}
 
 
 def test_list_and_status_tell_how_it_stands(finished):
@@ -163,15 +163,15 @@ def test_bad_input_names_every_fault_and_leaves_nothing_behind(tmp_path):
 
 
 def test_without_the_gate_memory_runs_out_and_the_sweep_goes_on(tmp_path):
-    write_sweep(tmp_path, trials=8, memory=", gate: false")
+    write_sweep(tmp_path, trials=12, memory=", gate: false")
     run(tmp_path, "sweep", "flow.yaml")
     trials = [record["trial"] for record in ledger(tmp_path) if record["record"] == "finished"]
     outcomes = [trial["outcome"] for trial in trials]
-    assert "out_of_memory" in outcomes
-    assert "completed" in outcomes[outcomes.index("out_of_memory") :]
+    assert outcomes.count("out_of_memory") == 8
+    assert outcomes.count("completed") == 4
     assert all(trial["predicted"] for trial in trials)
     lost = [trial for trial in trials if trial["outcome"] == "out_of_memory"]
-    assert all(trial["predicted"]["expected_bytes"] > 60 * 2**20 for trial in lost)
+    assert all(trial["predicted"]["expected_bytes"] > 32 * 2**20 for trial in lost)
 
 
 def started(folder: Path, *arguments):
@@ -197,7 +197,7 @@ def wait_for_finished(process, count: int):
 
 @pytest.fixture
 def interrupted(tmp_path):
-    write_sweep(tmp_path, trials=6, tokens=400_000)
+    write_sweep(tmp_path, trials=4, tokens=400_000)
     process = started(tmp_path, "sweep", "flow.yaml")
     drained = threading.Thread(target=process.stdout.read, daemon=True)
     wait_for_finished(process, 1)
@@ -227,7 +227,7 @@ def test_a_killed_sweep_resumes_and_loses_nothing(interrupted):
     before = ledger(folder)
     assert json.loads(run(folder, "status", "flow", "--json"))["state"] == "interrupted"
     run(folder, "sweep", "--resume", "flow")
-    assert_each_trial_once(folder, 6, before)
+    assert_each_trial_once(folder, 4, before)
 
 
 def test_an_interrupted_sweep_keeps_what_is_done_and_resumes(interrupted):
@@ -237,4 +237,4 @@ def test_an_interrupted_sweep_keeps_what_is_done_and_resumes(interrupted):
     assert process.wait() == 130
     before = ledger(folder)
     run(folder, "sweep", "--resume", "flow")
-    assert_each_trial_once(folder, 6, before)
+    assert_each_trial_once(folder, 4, before)

@@ -28,6 +28,7 @@ def manifest():
         num_trials=3,
         num_tokens=1000,
         budget_bytes=2**20,
+        cpus=1,
         provenance={"sha256": "0"},
     )
 

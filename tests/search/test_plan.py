@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
-from search.memory.feasibility import DoesNotFit, Fits
 
+from search.memory.feasibility import DoesNotFit, Fits
 from search.plan import MAX_POINTS, plan, structure_points
 from search.results import PredictedMemory
 from search.sweep.space import Choices, FloatRange, IntRange, Space

@@ -20,6 +20,7 @@ ORIGIN = Origin(
     data={"corpus": "python-stdlib", "files": ("a", "b")},
     num_tokens=60_000,
     budget_bytes=160 * MIB,
+    cpus=1,
     metrics=(TOKENS_PER_SECOND, PEAK_MEMORY),
     provenance={"corpus_hash": "0123", "device": "CPU: 2 cores, #1", "absent": None},
     mlflow_run="12e5",
