@@ -222,6 +222,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+_MEASURING_CODE = ("measurement.py", "process.py", "sample.py", "scratch.py", "trace.py")
 _OVERHEAD_RUNS: tuple[Params, ...] = (
     {"precision": "32-true", "width": 256, "depth": 2, "batch_size": 8, "sequence_length": 256},
     {"precision": "bf16-mixed", "width": 256, "depth": 4, "batch_size": 8, "sequence_length": 128},
@@ -251,8 +252,8 @@ def overhead_bytes(device: Device) -> int:
 
 def _machine_key(device: Device) -> str:
     """Everything the overhead hangs on; the code that sets the process up is among it."""
-    source = (Path(__file__).parent / "process.py").read_bytes()
-    version = hashlib.sha256(source).hexdigest()[:8]
+    sources = (Path(__file__).parent / name for name in _MEASURING_CODE)
+    version = hashlib.sha256(b"".join(file.read_bytes() for file in sources)).hexdigest()[:8]
     parts = (device.name, device.kind, platform.release(), str(torch.__version__), version)
     return " | ".join(parts)
 

@@ -32,15 +32,15 @@ _LARGEST_HEAP_BYTES = 128 * 1024
 def predict(objective: Objective, params: Params, *, overhead_bytes: int) -> PredictedMemory:
     """The traced peak plus the machine's one constant, and between which bounds it must lie.
 
-    At least the tensors themselves. At most, beyond what is expected: a page before and after
-    each tensor, the small tensors a second time for the holes between them, and the machine's
-    constant a second time for what differs between runs.
+    The machine's constant may be missing, once more for room already resident, or be there twice.
+    At most there are, besides, a page before and after each tensor, and the small tensors a second
+    time for the holes between them.
     """
     traced = trace(objective, params)
     expected_bytes = traced.peak_bytes + overhead_bytes
     return PredictedMemory(
         expected_bytes=expected_bytes,
-        low_bytes=traced.peak_bytes,
+        low_bytes=max(0, traced.peak_bytes - overhead_bytes),
         high_bytes=expected_bytes + overhead_bytes + _rounding_bytes(traced),
         phase=traced.peak_phase.value,
         parts={**traced.parts, OVERHEAD: overhead_bytes},

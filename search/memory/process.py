@@ -112,10 +112,11 @@ def _train_a_little() -> None:
         for precision, checkpointed in kinds
     ]
     configurations += [{"optimizer": optimizer} for optimizer in Optimizer]
-    with torch.random.fork_rng(), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for configuration in configurations:
-            _train(configuration, device)
+        with torch.random.fork_rng():
+            for configuration in configurations:
+                _train(configuration, device)
 
 
 def _train(configuration: dict[str, Any], device: torch.device) -> None:

@@ -1,7 +1,7 @@
 """The memory of a configuration, event by event, without running it.
 
-The training step itself runs on fake tensors: shapes and lifetimes, no numbers. Left out: what
-kernels need inside, and the allocator.
+The training step itself runs on fake tensors: shapes and lifetimes, no numbers. Left out: buffers
+of fixed size inside kernels, and the allocator.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from search.memory.scratch import scratch_bytes
 from search.objective import Split
 from search.training import TrainingParams, TrainingRun, micro_batch_size
 
@@ -34,6 +35,7 @@ _MICRO_BATCHES = 2
 _HELD_OUT_BATCHES = 2
 _CPU = torch.device("cpu")
 _READ = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001 - the operator behind `.item()`
+_DEVICE = torch.ops.prim.device.default
 _UNSCALE = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default
 
 
@@ -97,7 +99,6 @@ def trace(objective: Objective, params: Params, *, num_steps: int = 2) -> Trace:
     if not 1 <= num_steps <= 2:
         msg = f"num_steps must be 1 or 2, found {num_steps}"
         raise ValueError(msg)
-    gc.collect()
     with _undisturbed():
         return _trace_of(_recorded_events(objective, params, num_steps))
 
@@ -192,7 +193,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._parts: dict[int, Part] = {}
         self._forward: set[int] = set()
         self._operator = ""
-        self._overflow_flags: set[int] = set()
+        self._zeros: set[int] = set()
 
     def __torch_dispatch__(
         self,
@@ -203,9 +204,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if func is _READ:
             return self._read(args[0])
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # asked at every turn: a third of the time of a trace
         self._operator = str(func)
         if func is _UNSCALE:
-            self._overflow_flags.add(_key(args[1]))
+            self._zeros.add(_key(args[1]))
         in_backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001 - as torch.utils.checkpoint asks it
         if in_backward:
             self._keep_activations()
@@ -213,18 +216,25 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor):
                 self._book(tensor, in_backward=in_backward)
+        self._book_scratch(scratch_bytes(func, args))
+        if self._operator.startswith("aten.any."):
+            self._zeros.add(_key(result))
         if self.phase is Phase.MODEL_CREATION:
             self._forget_conversions()
         return result
 
     def _read(self, tensor: Tensor) -> float:
-        """What `.item()` gives: a finite number, and no overflow where the scaler looks for one."""
+        """What `.item()` gives: a finite number that lets a run go on.
+
+        No overflow where the scaler looks for one, nothing that holds of any element, everything
+        that is asked of all.
+        """
         constant = getattr(tensor, "constant", None)
         if constant is not None:
             return constant.item()  # type: ignore[no-any-return]
-        if _key(tensor) in self._overflow_flags:
-            return 0.0
-        return 1.0 if tensor.is_floating_point() else 1
+        number = 0 if _key(tensor) in self._zeros else 1
+        kind = float if tensor.is_floating_point() else bool if tensor.dtype is torch.bool else int
+        return kind(number)
 
     def _forget_conversions(self) -> None:
         """Lets go of weak references to parameters, with which `Module.to` refuses to work."""
@@ -241,10 +251,18 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         died = self._on_death(key, number, num_bytes)
         self._alive[key] = (number, weakref.ref(storage, died))
 
+    def _book_scratch(self, num_bytes: int) -> None:
+        """Memory inside an operator: there beside its results, and gone with its end."""
+        if num_bytes:
+            number = len(self._parts)
+            self._parts[number] = Part.TEMPORARIES
+            self._add(number, num_bytes)
+            self._add(number, -num_bytes)
+
     def _on_death(self, key: int, number: int, num_bytes: int) -> Callable[[object], None]:
         def died(_: object) -> None:
             self._alive.pop(key, None)
-            self._overflow_flags.discard(key)
+            self._zeros.discard(key)
             self._forward.discard(number)
             self._add(number, -num_bytes)
 
