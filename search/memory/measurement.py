@@ -224,11 +224,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 _MEASURING_CODE = ("measurement.py", "process.py", "sample.py", "scratch.py", "trace.py")
 _OVERHEAD_RUNS: tuple[Params, ...] = (
-    {"precision": "32-true", "width": 256, "depth": 2, "batch_size": 8, "sequence_length": 256},
+    {"precision": "32-true", "width": 64, "depth": 4, "batch_size": 16, "sequence_length": 256},
     {"precision": "bf16-mixed", "width": 256, "depth": 4, "batch_size": 8, "sequence_length": 128},
-    {"precision": "32-true", "width": 128, "depth": 8, "batch_size": 16, "sequence_length": 64},
 )
-"""Small runs of different shape, 75 to 90 MiB each, whose peaks take a few seconds to measure."""
+"""Small runs, about 75 MiB each. The second has the scratch of compiled bf16 products too."""
 
 
 def overhead_bytes(device: Device) -> int:
