@@ -18,8 +18,8 @@ PACKAGES = ("search", "objectives")
 HEAVY = ("torch", "ray", "mlflow", "optuna", "pandas", "matplotlib", "plotly")
 PARTS_OF_A_DEPENDENCY = {"pydantic_core"}
 
-BLOCKED_IMPORTS = """
-import importlib, pkgutil, sys
+BARE_BOX = """
+import sys
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
@@ -27,6 +27,10 @@ class Blocker:
             raise ModuleNotFoundError(f"no {name} on this machine", name=name)
 
 sys.meta_path.insert(0, Blocker())
+"""
+
+ALL_OF_THE_BARE_ROOMS = """
+import importlib, pkgutil
 for name in ("search.memory", "search.training", "objectives"):
     module = importlib.import_module(name)
     for found in pkgutil.walk_packages(getattr(module, "__path__", []), name + "."):
@@ -100,7 +104,7 @@ def imported_names(file: Path) -> set[str]:
 
 
 def test_prediction_and_training_need_neither_ray_nor_optuna_nor_mlflow():
-    done = python(BLOCKED_IMPORTS)
+    done = python(BARE_BOX + ALL_OF_THE_BARE_ROOMS)
     assert done.returncode == 0, done.stderr
 
 
@@ -113,3 +117,24 @@ def test_help_and_usage_errors_load_nothing_heavy(arguments, code):
     answer = json.loads(done.stdout.splitlines()[-1])
     assert answer["code"] == code
     assert sorted(set(answer["loaded"]) & set(HEAVY)) == []
+
+
+def test_a_plan_needs_no_ray_no_optuna_no_mlflow(tmp_path):
+    (tmp_path / "corpus.txt").write_text("one two three four " * 500, encoding="utf-8")
+    sweep = tmp_path / "sweep.yaml"
+    sweep.write_text(
+        f"""
+name: bare
+objective: objectives.language_model:LanguageModel
+data: {{corpus: {tmp_path / "corpus.txt"}, held_out_tokens: 512}}
+space: {{batch_size: [2, 4096]}}
+fixed: {{width: 16, depth: 1, heads: 2, sequence_length: 16}}
+memory: {{budget: 32 MiB}}
+trial: {{tokens: 65536}}
+objectives: {{bits_per_byte: min}}
+trials: 1
+""",
+        encoding="utf-8",
+    )
+    done = python(BARE_BOX + COMMAND_LINE, "plan", str(sweep))
+    assert "1 of 2 structures fit into 32 MiB (50%)" in done.stdout, done.stdout + done.stderr
