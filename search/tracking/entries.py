@@ -102,12 +102,13 @@ def final_metrics(trial: Trial, sweep: RecordedSweep) -> dict[str, float]:
     """What is known of a trial at its end, whatever its outcome; left out: what is not finite.
 
     Numbers among the searched params are repeated, log ones as their logarithm to base 10: params
-    are texts to MLflow, and its charts have no log axes.
+    are texts to MLflow, and its charts have no log axes. What was measured comes first: MLflow's
+    page that compares runs draws the first metric that all of them have.
     """
     found = {
-        **_param_metrics(trial, sweep),
         **_measured_metrics(trial, sweep),
         **_memory_metrics(trial),
+        **_param_metrics(trial, sweep),
         **_detail_metrics(trial),
     }
     return {key: value for key, value in found.items() if math.isfinite(value)}

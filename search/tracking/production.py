@@ -7,7 +7,7 @@ from pathlib import Path
 
 from search.metric import Metric
 from search.results import Trial
-from search.tracking import entries, store
+from search.tracking import entries, pages, store
 from search.tracking.entries import RecordedSweep, RunStatus
 from search.tracking.runs import log_entries, source_tags
 
@@ -53,4 +53,4 @@ def record_production(uri: str | None, run: RecordedRun) -> str:
         log_entries(client, run_id, found, entries.run_params(run.trial))
         client.log_artifact(run_id, str(run.pick_file))
         client.set_terminated(run_id, RunStatus.FINISHED.value, entries.end_time_ms(run.trial))
-    return store.run_url(found_uri, experiment_id, run_id)
+    return pages.run_url(found_uri, experiment_id, run_id)

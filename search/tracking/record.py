@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from search.results import Outcome, Trial
-from search.tracking import store
+from search.tracking import pages, store, views
 from search.tracking.entries import RecordedSweep, RunStatus
 from search.tracking.runs import SweepRuns
 from search.tracking.summary import Summary
@@ -74,8 +74,9 @@ class Recorder:
 
     @property
     def url(self) -> str:
-        """Where a browser shows the sweep's experiment."""
-        return store.experiment_url(self.uri, self._runs.experiment_id)
+        """Where a browser shows the sweep's trials, with their columns and charts."""
+        runs = self._runs
+        return pages.experiment_url(self.uri, runs.experiment_id, view=views.view_key(runs.sweep))
 
     @property
     def parent_run_id(self) -> str:

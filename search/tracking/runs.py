@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from search.errors import MachineError
 from search.results import Trial
-from search.tracking import entries, store
+from search.tracking import entries, store, views
 from search.tracking.entries import MetricEntry, RecordedSweep, RunStatus
+from search.tracking.pages import run_link
 from search.tracking.summary import Summary, front_numbers, summary_metrics, summary_note
 
 if TYPE_CHECKING:
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
 
 _METRICS_A_BATCH = 900
 """Metrics of one request, beside 100 params. Source: MLflow 3.17, utils/validation.py: 1000."""
-
-_PRIMARY_METRIC = "mlflow.experiment.primaryMetric"
-_MODEL_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
-"""Opens the UI on runs and charts. Source: MLflow 3.17's page; without it, it opens on traces."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -160,17 +157,17 @@ class SweepRuns:
         else:
             self.client.update_run(found, RunStatus.RUNNING.value)
         self.client.log_text(found, sweep.text, "sweep.yaml")
-        self._tag_experiment()
+        self._tag_experiment(found)
         return found
 
-    def _tag_experiment(self) -> None:
-        first = self.sweep.objectives[0]
-        greater = entries.param_text(first.oriented(1.0) < 0)
-        tags = {
-            f"{_PRIMARY_METRIC}.name": entries.metric_key(first),
-            f"{_PRIMARY_METRIC}.greaterIsBetter": greater,
-        }
-        for key, value in (_MODEL_TRAINING | tags).items():
+    def _tag_experiment(self, parent_run_id: str) -> None:
+        tags = views.experiment_tags(
+            self.sweep,
+            self.client.get_experiment(self.experiment_id).tags,
+            parent_link=run_link(self.experiment_id, parent_run_id),
+            now_ms=_now_ms(),
+        )
+        for key, value in tags.items():
             self.client.set_experiment_tag(self.experiment_id, key, value)
 
 

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from search.errors import MachineError
+from search.tracking import pages, views
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -29,9 +30,6 @@ URI_VARIABLE = "MLFLOW_TRACKING_URI"
 _SQLITE = "sqlite:///"
 _DEFAULT_PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
 _LONGEST = 300
-
-_TRAINING_MENU = "workflowType=machine_learning"
-"""Opens MLflow 3.17's page with the menu for training; its default is the one for chat models."""
 
 BUSY_SECONDS = 10.0
 """How long another process may hold a store before it counts as unusable."""
@@ -208,20 +206,6 @@ def user_name() -> str:
         return "unknown"
 
 
-def experiment_url(uri: str, experiment_id: str, *, port: int = 5000) -> str:
-    """Where a browser shows an experiment: at its server, or at `serve_ui` on this machine."""
-    return f"{_base_url(uri, port)}/#/experiments/{experiment_id}/runs?{_TRAINING_MENU}"
-
-
-def run_url(uri: str, experiment_id: str, run_id: str, *, port: int = 5000) -> str:
-    """Where a browser shows one run."""
-    return f"{_base_url(uri, port)}/#/experiments/{experiment_id}/runs/{run_id}?{_TRAINING_MENU}"
-
-
-def _base_url(uri: str, port: int) -> str:
-    return uri.rstrip("/") if uri.startswith("http") else f"http://127.0.0.1:{port}"
-
-
 def sweep_url(uri: str, name: str | None = None, *, port: int = 5000) -> str:
     """Where a browser shows a sweep, or everything: at the server, or at `serve_ui` here.
 
@@ -232,8 +216,9 @@ def sweep_url(uri: str, name: str | None = None, *, port: int = 5000) -> str:
     with store_faults(uri):
         found = client.get_experiment_by_name(name) if name else None
     if found is None:
-        return _base_url(uri, port)
-    return experiment_url(uri, str(found.experiment_id), port=port)
+        return pages.base_url(uri, port)
+    view = views.latest_view(found.tags)
+    return pages.experiment_url(uri, str(found.experiment_id), view=view, port=port)
 
 
 def serve_ui(uri: str, *, port: int = 5000) -> int:

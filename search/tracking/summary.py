@@ -11,6 +11,7 @@ from search.metric import Metric, oriented_values
 from search.pareto import front_mask, hypervolume, reference_point
 from search.results import Outcome, Trial
 from search.tracking.entries import RecordedSweep, metric_key, metric_value, param_text
+from search.tracking.pages import run_link
 from search.units import format_value
 
 _NOTE_ROWS = 20
@@ -124,11 +125,10 @@ def _front_table(
     names = [*sweep.dimensions, *(metric.name for metric in sweep.objectives)]
     rows = [["trial", *names], ["---"] * (len(names) + 1)]
     for trial in front:
-        run_id = run_ids.get(trial.number)
-        link = f"[{trial.number}](#/experiments/{experiment_id}/runs/{run_id})"
+        name, run_id = str(trial.number), run_ids.get(trial.number)
         rows.append(
             [
-                link if run_id else str(trial.number),
+                f"[{name}]({run_link(experiment_id, run_id)})" if run_id else name,
                 *(param_text(trial.params.get(name)) for name in sweep.dimensions),
                 *(format_value(trial.metrics[m.name], m.unit) for m in sweep.objectives),
             ]

@@ -183,6 +183,9 @@ def test_the_parent_tells_the_story(store):
     experiment = client.get_experiment_by_name("quick")
     assert experiment.tags["mlflow.experiment.primaryMetric.name"] == "quality/loss"
     assert experiment.tags["mlflow.experiment.primaryMetric.greaterIsBetter"] == "false"
+    assert "mlflow.sharedViewState.paretune-id-1" in experiment.tags
+    assert recorder.url.endswith("&viewStateShareKey=paretune-id-1")
+    assert parent.info.run_id in experiment.tags["mlflow.note.content"]
 
 
 def test_what_was_refused_is_no_run(store):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import socket
 import sqlite3
 import subprocess
@@ -9,10 +10,8 @@ import pytest
 
 from search.errors import MachineError
 from search.tracking.store import (
-    experiment_url,
     open_client,
     open_experiment,
-    run_url,
     serve_ui,
     store_uri,
     sweep_url,
@@ -102,13 +101,15 @@ def test_a_deleted_experiment_is_not_written_to(store):
         open_experiment(client, "quick")
 
 
-def test_pages_are_found(store):
-    menu = "workflowType=machine_learning"
-    here = "http://127.0.0.1:9/#/experiments"
-    assert experiment_url("http://h:1/", "7") == f"http://h:1/#/experiments/7/runs?{menu}"
-    assert run_url(store, "7", "a", port=9) == f"{here}/7/runs/a?{menu}"
-    found = open_experiment(open_client(store), "quick")
-    assert sweep_url(store, "quick", port=9) == f"{here}/{found}/runs?{menu}"
+def test_a_sweeps_page_is_found_by_its_name(store):
+    client = open_client(store)
+    found = open_experiment(client, "quick")
+    page = f"http://127.0.0.1:9/#/experiments/{found}/runs?workflowType=machine_learning"
+    assert sweep_url(store, "quick", port=9) == page
+    client.set_experiment_tag(
+        found, "mlflow.sharedViewState.paretune-id-1", json.dumps({"createdAt": 1})
+    )
+    assert sweep_url(store, "quick", port=9) == f"{page}&viewStateShareKey=paretune-id-1"
     assert sweep_url(store, "other", port=9) == "http://127.0.0.1:9"
     assert sweep_url(store) == "http://127.0.0.1:5000"
 

@@ -5,6 +5,7 @@ import math
 from search.metric import TOKENS_PER_SECOND, Goal, Metric
 from search.results import Outcome, Trial
 from search.tracking.entries import RecordedSweep
+from search.tracking.pages import run_link
 from search.tracking.summary import Summary, front_numbers, summary_metrics, summary_note
 
 LOSS = Metric(name="loss", goal=Goal.MIN)
@@ -71,6 +72,6 @@ def test_the_note_tells_the_story_and_links_the_front():
     note = summary_note(SUMMARY, run_ids={1: "abc"}, experiment_id="9")
     assert note.startswith("Why it was run.\n")
     assert "5 trials (4 completed, 1 ran out of memory); 1 configurations refused" in note
-    assert "| [1](#/experiments/9/runs/abc) | 0.01 | 1 | 100 tokens/s |" in note
+    assert f"| [1]({run_link('9', 'abc')}) | 0.01 | 1 | 100 tokens/s |" in note
     assert "| 2 | 0.01 | 2 | 200 tokens/s |" in note
     assert note.index("| [1]") < note.index("| 2 |")
