@@ -1,0 +1,192 @@
+"""From a few traces of a structure to its event program, or the reason why there is none."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from search.memory.polynomials import Coefficients, sparsest
+from search.memory.program import Box, EventProgram, Point, Step
+from search.memory.trace import Trace
+from search.objective import Split
+
+if TYPE_CHECKING:
+    from search.objective import Objective
+    from search.results import Params
+
+MAX_SURE_TRACES = 5
+"""What a program costs where its sizes have one or two terms, three of them without a length."""
+_LEAST_TRACES, _MAX_TERMS = 3, 3
+_CORNERS_AND_INSIDE = (
+    (0.0, 0.0, 0.0),
+    (1.0, 1.0, 1.0),
+    (1.0, 0.0, 0.0),
+    (0.0, 1.0, 1.0),
+    (0.4, 0.6, 0.3),
+)
+"""Where in the box to trace, as shares of its sizes. If the events hang on a condition that grows
+or falls with each size, such as a longest length for a kernel, two opposite corners differ. The
+point inside lies on odd multiples of the step, as paddings and quadratic terms show there."""
+_MORE_PLACES = ((0.7, 0.3, 0.6), (0.2, 0.8, 0.8))
+"""For sizes that the others leave open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoProgram:
+    """Every point of this structure must be traced; `reason` says why."""
+
+    reason: str
+
+
+def fit_program(trace_at: Callable[[Point], Trace], box: Box) -> EventProgram | NoProgram:
+    """The program that gives every trace made for it to the byte, or why there is none.
+
+    Every size is confirmed by at least two traces more than it has terms. A condition on the sizes
+    that holds only in the midst of the box, at no corner, stays unseen.
+
+    Args:
+        trace_at: the trace of one point of the structure.
+        box: the points it is for, see `regimes`.
+    """
+    sure, more = _points(box, _CORNERS_AND_INSIDE), _points(box, _MORE_PLACES)
+    if len(sure) < _LEAST_TRACES:
+        return NoProgram(reason=f"{len(sure)} points are too few to confirm anything")
+    traces: dict[Point, Trace] = {}
+    for point in dict.fromkeys(sure + more):
+        reason = _add(traces, point, trace_at)
+        if reason:
+            return NoProgram(reason=reason)
+        if len(traces) >= len(sure):
+            found = _program(traces, box)
+            if isinstance(found, EventProgram):
+                break
+    return found
+
+
+def _points(box: Box, places: Sequence[tuple[float, ...]]) -> list[Point]:
+    """Each point once, in order."""
+    points = (
+        Point(*(_value(axis, share) for axis, share in zip(box.axes, shares, strict=True)))
+        for shares in places
+    )
+    return list(dict.fromkeys(points))
+
+
+def _add(traces: dict[Point, Trace], point: Point, trace_at: Callable[[Point], Trace]) -> str:
+    """Traces one more point; the reason if it does not go with the others, or not at all."""
+    try:
+        traces[point] = trace_at(point)
+    except Exception as error:  # noqa: BLE001 - a model may refuse a size in any way
+        return f"{point} cannot be traced: {error}"
+    return _difference(traces)
+
+
+def _value(axis: range, share: float) -> int:
+    index = round(share * (len(axis) - 1))
+    if 0 < index < len(axis) - 1 and (axis[index] // axis.step) % 2 == 0:
+        index -= 1 if index > 1 else -1
+    return axis[min(index, len(axis) - 1)]
+
+
+def _difference(traces: dict[Point, Trace]) -> str:
+    """Where the last trace does something else than the first; empty where it doesn't."""
+    (first, reference), (last, found) = (list(traces.items())[index] for index in (0, -1))
+    for index, (one, other) in enumerate(
+        itertools.zip_longest(_sequence(reference), _sequence(found))
+    ):
+        if one != other:
+            return f"event {index} differs between {first} and {last}: {one} and {other}"
+    return ""
+
+
+def _sequence(traced: Trace) -> Iterator[tuple[object, ...]]:
+    for event in traced.events:
+        yield (
+            event.phase.value,
+            event.storage,
+            event.num_bytes > 0,
+            event.operator,
+            event.part.value,
+        )
+
+
+def _program(traces: dict[Point, Trace], box: Box) -> EventProgram | NoProgram:
+    points = np.array(list(traces))
+    columns = list(zip(*(_sizes(traced) for traced in traces.values()), strict=True))
+    sizes: dict[tuple[int, ...], Coefficients] = {}
+    for values in dict.fromkeys(columns):
+        found = sparsest(
+            points,
+            values,
+            axes=[len(axis) for axis in box.axes],
+            max_terms=min(_MAX_TERMS, len(points) - 2),
+        )
+        if len(found) != 1:
+            many = "more than one polynomial" if found else "no polynomial"
+            return NoProgram(reason=f"{many} gives {values} bytes at {tuple(traces)}")
+        sizes[values] = found[0]
+    number = {values: index for index, values in enumerate(sizes)}
+    events = next(iter(traces.values())).events
+    steps = (
+        Step(
+            event.phase,
+            event.storage,
+            event.num_bytes > 0,
+            number[values],
+            event.operator,
+            event.part,
+        )
+        for event, values in zip(events, columns, strict=True)
+    )
+    return EventProgram(box=box, sizes=tuple(sizes.values()), steps=tuple(steps))
+
+
+def _sizes(traced: Trace) -> Sequence[int]:
+    return [abs(event.num_bytes) for event in traced.events]
+
+
+def regimes(points: Sequence[Point]) -> tuple[Box, ...]:
+    """The boxes round all points, those with a size of 1 apart from the others.
+
+    At size 1 a transposed tensor is contiguous and a copy is left out, so that events differ.
+    """
+    kinds: dict[tuple[bool, ...], list[Point]] = {}
+    for point in points:
+        kind = (point.micro_batch_size == 1, point.length == 1, point.num_waiting == 0)
+        kinds.setdefault(kind, []).append(point)
+    return tuple(_box_round(members) for members in kinds.values())
+
+
+def _box_round(points: Sequence[Point]) -> Box:
+    axes = [_axis(values) for values in zip(*points, strict=True)]
+    return Box(**dict(zip(Box.__dataclass_fields__, axes, strict=True)))
+
+
+def _axis(values: Sequence[int]) -> range:
+    step = int(np.gcd.reduce(values)) or 1
+    return range(min(values), max(values) + 1, step)
+
+
+def length_dimension(objective: Objective, params: Params) -> str | None:
+    """The first whole-numbered dimension of an objective that changes the shape of its batches."""
+    for dimension in fields(objective.parameters):
+        value = params.get(dimension.name, dimension.default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            continue
+        shapes = {
+            _shapes(objective, {**params, dimension.name: size}) for size in (value, 2 * value)
+        }
+        if len(shapes) == 2:
+            return dimension.name
+    return None
+
+
+def _shapes(objective: Objective, params: Params) -> tuple[tuple[int, ...], ...]:
+    with torch.device("meta"):
+        batch = objective.batch(params, Split.TRAIN)
+    return tuple(tuple(tensor.shape) for tensor in batch.values())
