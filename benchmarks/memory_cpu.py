@@ -106,7 +106,9 @@ def _accuracy_report(arguments: argparse.Namespace) -> str:
         f"too high by up to {max(0, *errors):.2f} %. "
         f"The machine's constant: {overhead / _MIB:.2f} MiB."
     )
-    head = ["| configuration | predicted MiB | measured MiB | error % | interval MiB | inside |"]
+    head = [
+        f"| {_columns(drawn[0][0])} | predicted MiB | measured MiB | error % | interval MiB | inside |"
+    ]
     head.append("|---|---|---|---|---|---|")
     title = "# Predicted and measured peak memory on a CPU"
     return "\n".join([title, "", _setting(), "", summary, "", *head, *rows])
@@ -160,6 +162,10 @@ def _measured_bytes(objective, params, device) -> int:  # noqa: ANN001
     return peak.num_bytes
 
 
+def _columns(params) -> str:  # noqa: ANN001
+    return ", ".join(name.replace("_", " ") for name in params)
+
+
 def _described(params) -> str:  # noqa: ANN001
     return " ".join(
         str(value) if not isinstance(value, bool) else ("checkpointed" if value else "plain")
@@ -174,7 +180,10 @@ def _speed_report() -> str:
         command = [sys.executable, __file__, "--time-steps", kind, "--threads", "1"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
         times[kind].append(json.loads(done.stdout))
-    rows = ["| configuration | default ms | tight ms | ratio |", "|---|---|---|---|"]
+    rows = [
+        f"| {_columns(_SPEED_CONFIGS[0])} | default ms | tight ms | ratio |",
+        "|---|---|---|---|",
+    ]
     for index, params in enumerate(_SPEED_CONFIGS):
         default, tight = (min(run[index] for run in times[kind]) for kind in ("default", "tight"))
         rows.append(
