@@ -12,6 +12,7 @@ from search.metric import Metric
 from search.results import Trial
 from search.tracking.entries import param_text
 from search.tracking.picture import Axis, Picture, picture_of, steps
+from search.tracking.summary import front_numbers
 from search.units import format_bytes
 
 if TYPE_CHECKING:
@@ -173,8 +174,8 @@ def pareto_png(
     pairs = picture.pairs()
     columns = min(3, len(pairs))
     rows = math.ceil(len(pairs) / columns)
-    width = 8.0 if columns == 1 else 5.4 * columns
-    figure = Canvas(figsize=(width, 5.2 * rows), dpi=130, layout="constrained")
+    width = 7.0 if columns == 1 else 4.2 * columns
+    figure = Canvas(figsize=(width, 4.2 * rows), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(_title(picture, title), x=0.01, ha="left", fontsize=13)
     for number, (x, y) in enumerate(pairs):
@@ -211,24 +212,29 @@ def _draw_panel(panel: Axes, picture: Picture, x: Axis, y: Axis) -> None:
             label=name,
             zorder=2,
         )
-    _label_front(panel, front, x, y)
     panel.set_xlabel(x.label)
     panel.set_ylabel(y.label)
     panel.set_xscale("log" if x.log else "linear")
     panel.set_yscale("log" if y.log else "linear")
+    _label_front(panel, front, x, y)
     panel.grid(visible=True, color="#E3E7EB", linewidth=0.8)
     panel.set_axisbelow(True)
     panel.spines[["top", "right"]].set_visible(False)
 
 
 def _label_front(panel: Axes, front: Sequence[Trial], x: Axis, y: Axis) -> None:
-    """Numbers the trials of a front that is short enough to stay readable."""
-    if len(front) > 15:
-        return
-    for trial in front:
+    """Numbers the trials on the line, from its left end, where a number covers no other."""
+    numbers = front_numbers(front, (x.metric, y.metric))
+    points = sorted((x.of(t), y.of(t), t.number) for t in front if t.number in numbers)
+    taken: list[tuple[float, float]] = []
+    for across, up, number in points:
+        at = panel.transLimits.transform(panel.transScale.transform((across, up)))
+        if any(abs(at[0] - left) < 0.07 and abs(at[1] - low) < 0.05 for left, low in taken):
+            continue
+        taken.append((at[0], at[1]))
         panel.annotate(
-            str(trial.number),
-            (x.of(trial), y.of(trial)),
+            str(number),
+            (across, up),
             xytext=(5, 5),
             textcoords="offset points",
             fontsize=9,

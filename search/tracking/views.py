@@ -165,5 +165,5 @@ def _section(section: str, name: str, *, columns: int) -> dict[str, Any]:
         "deleted": False,
         "isGenerated": False,
         "columns": columns,
-        "cardHeight": 420,
+        "cardHeight": 360,
     }
