@@ -192,7 +192,7 @@ def train(
     pick_file: Annotated[Path, typer.Argument(help="A file that `export` wrote.")],
     tokens: Annotated[
         int | None,
-        typer.Option(help="Train on this many tokens instead.", show_default=False),
+        typer.Option(help="Train on this many tokens instead.", min=1, show_default=False),
     ] = None,
     output: Annotated[
         Path | None,

@@ -233,7 +233,7 @@ def read_pick(path: Path) -> PickedConfig:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         message = "there is no such file (paretune export NAME -o FILE writes one)"
     except (OSError, UnicodeDecodeError) as error:

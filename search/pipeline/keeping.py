@@ -133,22 +133,22 @@ def train(path: Path, *, num_tokens: int | None, output: Path | None) -> None:
     """Trains a picked configuration to its end, with checkpoints, and records it."""
     from rich.progress import Progress
 
-    from search.choice.export import read_pick
+    from search.choice.picked import load_pick
     from search.memory.device import device_here
-    from search.objective import load_objective
     from search.trials.production import ProductionJob
     from search.trials.production import train as train_job
 
-    config = read_pick(path)
+    picked = load_pick(path)
+    config = picked.config
     job = ProductionJob(
-        objective=load_objective(config.objective)(**config.data),
-        params=config.params,
+        objective=picked.objective,
+        params=picked.params,
         num_tokens=num_tokens or config.trial.tokens,
         num_threads=config.resources.cpus,
         device=device_here(),
         folder=output or home.home() / "trained" / path.stem,
     )
-    stop = StopRequest(job.folder / "stop-requested")
+    stop = StopRequest()
     with Progress(console=console) as progress, stop.on_interrupt():
         task = progress.add_task("tokens", total=job.num_tokens)
 
@@ -157,7 +157,8 @@ def train(path: Path, *, num_tokens: int | None, output: Path | None) -> None:
 
         trained = train_job(job, on_step=on_step, stop=stop)
     if trained is None:
-        msg = f"stopped; go on with: paretune train {path}"
+        again = f"paretune train {path}" + (f" --tokens {num_tokens}" if num_tokens else "")
+        msg = f"stopped; go on with: {again}" + (f" --output {output}" if output else "")
         raise InterruptedRunError(msg)
     _record_production(config, path, job, trained)
 
@@ -167,7 +168,8 @@ def _record_production(config: PickedConfig, path: Path, job: ProductionJob, tri
     from search.tracking.production import RecordedRun, record_production
     from search.units import format_value
 
-    metrics = (*job.objective.metrics, *TRAINING_METRICS)
+    known = (*job.objective.metrics, *TRAINING_METRICS)
+    metrics = tuple(metric for metric in known if metric.name in trial.metrics)
     for metric in metrics:
         say(f"{metric.name} {format_value(trial.metrics[metric.name], metric.unit)}")
     say(f"weights: {job.folder / 'model.pt'}")

@@ -28,15 +28,20 @@ def print_json(value: object) -> None:
 class StopRequest(threading.Event):
     """Set by Ctrl-C, or by `paretune stop` from another process through a file."""
 
-    def __init__(self, file: Path) -> None:
-        """Forgets a request that an earlier run was given."""
+    def __init__(self, file: Path | None = None) -> None:
+        """Forgets a request that an earlier run was given.
+
+        Args:
+            file: whose existence is a request too; default: Ctrl-C alone counts.
+        """
         super().__init__()
         self._file = file
-        file.unlink(missing_ok=True)
+        if file is not None:
+            file.unlink(missing_ok=True)
 
     def is_set(self) -> bool:
         """Whether somebody asked."""
-        return super().is_set() or self._file.exists()
+        return super().is_set() or (self._file is not None and self._file.exists())
 
     @contextmanager
     def on_interrupt(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,6 +157,25 @@ def _amount_faults(
     largest = max(size for size in batches if isinstance(size, int))
     trial = checks.section(data, "trial")
     yield from checks.token_faults(trial, largest, objective.tokens_per_sample(longest))
+
+
+def judged_params(
+    *, objective: str, data: Mapping[str, Any], params: Mapping[str, ParamValue]
+) -> tuple[Objective | None, Params, list[Fault]]:
+    """One whole configuration outside a sweep, judged as a sweep's `fixed` section would be.
+
+    What comes back: its objective on its data, its params with the defaults of those left out, and
+    what is wrong with them. The objective is None when something is.
+    """
+    draft, faults = _judged({"objective": objective, "data": data, "fixed": params})
+    if faults or draft is None:
+        return None, params, [_of_params(fault) for fault in faults]
+    return draft.objective, {**default_params(draft.objective), **draft.sections["fixed"]}, []
+
+
+def _of_params(fault: Fault) -> Fault:
+    message = fault.message.replace("under 'fixed'", "under 'params'").replace(", or search it", "")
+    return Fault(place=re.sub(r"^fixed\b", "params", fault.place), message=message)
 
 
 def load_objective_of(sweep: Sweep) -> Objective:

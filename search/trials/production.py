@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from search.metric import PEAK_MEMORY, TOKENS_PER_SECOND
 from search.objective import Objective
 from search.results import CurvePoint, Outcome, Params, Trial
 from search.training import TrainingRun
+from search.trials.placement import allowed_cores
 
 CHECKPOINT_SECONDS = 60.0
 _CHECKPOINT = "checkpoint.pt"
@@ -27,7 +29,7 @@ WEIGHTS = "model.pt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductionJob:
-    """What to train, on how many tokens and CPU threads, and where its files go."""
+    """What to train, on how many tokens and CPU threads at most, and where its files go."""
 
     objective: Objective
     params: Params
@@ -54,10 +56,10 @@ def train(
         InputError: when the loss diverges, or the folder holds another run's checkpoint.
     """
     prepare_process()
-    torch.set_num_threads(job.num_threads)
+    torch.set_num_threads(min(job.num_threads, len(allowed_cores())))
     started_at = time.time()
+    _make_folder(job.folder)
     try:
-        job.folder.mkdir(parents=True, exist_ok=True)
         with measure_peak(job.device) as peak:
             run = _new_run(job)
             resumed_at = run.tokens_seen
@@ -65,17 +67,15 @@ def train(
             if not run.done:
                 return None
             metrics = run.evaluate()
-            torch.save(run.model.state_dict(), job.folder / WEIGHTS)
+            _write(run.model.state_dict(), job.folder / WEIGHTS)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         msg = f"the run does not fit into this device's memory: {error}"
         raise MachineError(msg) from error
-    except OSError as error:
-        msg = f"{job.folder} cannot be written: {error.strerror} (give another by --output)"
-        raise MachineError(msg) from error
     metrics[PEAK_MEMORY.name] = float(peak.num_bytes)
-    metrics[TOKENS_PER_SECOND.name] = (run.tokens_seen - resumed_at) / max(seconds, 1e-9)
+    if curve:
+        metrics[TOKENS_PER_SECOND.name] = (run.tokens_seen - resumed_at) / seconds
     return Trial(
         number=0,
         params=job.params,
@@ -87,28 +87,66 @@ def train(
     )
 
 
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        msg = f"{folder}: {error.strerror}, so no folder can be made there (give another: --output)"
+        raise MachineError(msg) from error
+
+
 def _new_run(job: ProductionJob) -> TrainingRun:
     run = TrainingRun(
         job.objective, job.params, num_tokens=job.num_tokens, device=job.device.torch_device
     )
     file = job.folder / _CHECKPOINT
     if file.is_file():
-        saved = torch.load(file, map_location=job.device.torch_device, weights_only=False)
-        if saved["identity"] != _identity(job):
-            msg = f"{file} is of another configuration (give another folder by --output)"
-            raise InputError(msg)
-        run.load_state_dict(saved["run"])
+        run.load_state_dict(_checkpoint_of(job, file))
     return run
 
 
+def _checkpoint_of(job: ProductionJob, file: Path) -> dict[str, Any]:
+    """What the checkpoint in the folder goes on from. Raises InputError when it is another's."""
+    elsewhere = "(give another folder by --output)"
+    try:
+        saved = torch.load(file, map_location=job.device.torch_device, weights_only=True)
+        identity, state = dict(saved["identity"]), dict(saved["run"])
+    except (RuntimeError, LookupError, TypeError, EOFError, pickle.UnpicklingError) as error:
+        msg = f"{file} is no checkpoint of a production run {elsewhere}"
+        raise InputError(msg) from error
+    wanted = _identity(job)
+    differing = [name for name in wanted if identity.get(name) != wanted[name]]
+    if differing:
+        msg = f"{file} is of a run with other {' and '.join(differing)} {elsewhere}"
+        raise InputError(msg)
+    return state
+
+
 def _identity(job: ProductionJob) -> dict[str, Any]:
-    return {"params": dict(job.params), "num_tokens": job.num_tokens}
+    """What a checkpoint must share with the run that goes on from it, in words for a message."""
+    kind = type(job.objective)
+    return {
+        "objective": f"{kind.__module__}:{kind.__qualname__}",
+        "data": dict(job.objective.provenance),
+        "params": dict(job.params),
+        "tokens": job.num_tokens,
+    }
 
 
 def _save(run: TrainingRun, job: ProductionJob) -> None:
-    partial = job.folder / f"{_CHECKPOINT}.partial"
-    torch.save({"identity": _identity(job), "run": run.state_dict()}, partial)
-    partial.replace(job.folder / _CHECKPOINT)
+    _write({"identity": _identity(job), "run": run.state_dict()}, job.folder / _CHECKPOINT)
+
+
+def _write(value: object, file: Path) -> None:
+    """Writes a file whole or not at all."""
+    partial = file.with_name(f"{file.name}.partial")
+    try:
+        torch.save(value, partial)
+        partial.replace(file)
+    except (OSError, RuntimeError) as error:  # torch tells a full disk by the latter
+        partial.unlink(missing_ok=True)
+        msg = f"{file} cannot be written: {error} (free some space, or give another by --output)"
+        raise MachineError(msg) from error
 
 
 def _train_to_the_end(

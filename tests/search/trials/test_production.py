@@ -1,0 +1,128 @@
+import errno
+import os
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny_objective import TinyModel
+
+from search.errors import InputError, MachineError
+from search.memory.device import device_here
+from search.results import Outcome
+from search.trials import production
+from search.trials.production import ProductionJob, train
+
+PARAMS = {"width": 4, "batch_size": 8}
+
+
+@pytest.fixture
+def job(tmp_path):
+    return ProductionJob(
+        objective=TinyModel(),
+        params=PARAMS,
+        num_tokens=64,
+        num_threads=1,
+        device=device_here(),
+        folder=tmp_path / "trained",
+    )
+
+
+def trained(job, *, steps=None):
+    """The run, stopped after so many steps; the number of steps it took."""
+    stop, seen = threading.Event(), []
+
+    def on_step(tokens_seen, _loss):
+        seen.append(tokens_seen)
+        if len(seen) == steps:
+            stop.set()
+
+    return train(job, on_step=on_step, stop=stop), seen
+
+
+def test_a_stopped_run_goes_on_from_its_checkpoint_to_the_same_weights(job, tmp_path):
+    whole, _ = trained(replace(job, folder=tmp_path / "whole"))
+    assert trained(job, steps=3) == (None, [8, 16, 24])
+    finished, seen = trained(job)
+    assert seen == [32, 40, 48, 56, 64]
+    assert finished.metrics["bits_per_byte"] == whole.metrics["bits_per_byte"]
+    weights = torch.load(job.folder / "model.pt")
+    for name, tensor in torch.load(tmp_path / "whole" / "model.pt").items():
+        assert torch.equal(weights[name], tensor)
+
+
+def test_a_finished_run_is_judged_again_without_a_step_or_a_speed(job):
+    first, _ = trained(job)
+    again, seen = trained(job)
+    assert seen == []
+    assert again.outcome is Outcome.COMPLETED
+    assert again.metrics["bits_per_byte"] == first.metrics["bits_per_byte"]
+    assert "tokens_per_second" not in again.metrics
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"num_tokens": 128}, "tokens"),
+        ({"params": {"width": 5, "batch_size": 8}}, "params"),
+        ({"params": {"width": 5, "batch_size": 8}, "num_tokens": 128}, "params and tokens"),
+    ],
+)
+def test_the_checkpoint_of_another_run_is_left_alone(job, other, named):
+    trained(job, steps=1)
+    before = (job.folder / "checkpoint.pt").read_bytes()
+    with pytest.raises(InputError, match=f"is of a run with other {named} .*--output"):
+        trained(replace(job, **other))
+    assert (job.folder / "checkpoint.pt").read_bytes() == before
+
+
+def test_a_run_on_other_data_does_not_go_on(job, monkeypatch):
+    trained(job, steps=1)
+    monkeypatch.setattr(TinyModel, "provenance", {"corpus": "none", "sha256": "1"})
+    with pytest.raises(InputError, match="is of a run with other data"):
+        trained(job)
+
+
+@pytest.mark.parametrize("content", [b"", b"junk" * 100])
+def test_a_file_that_is_no_checkpoint_is_said(job, content):
+    job.folder.mkdir()
+    (job.folder / "checkpoint.pt").write_bytes(content)
+    with pytest.raises(InputError, match="is no checkpoint of a production run"):
+        trained(job)
+
+
+def test_a_checkpoint_of_another_program_is_said(job):
+    job.folder.mkdir()
+    torch.save({"state_dict": {}}, job.folder / "checkpoint.pt")
+    with pytest.raises(InputError, match="is no checkpoint of a production run"):
+        trained(job)
+
+
+def test_a_folder_that_cannot_be_made_is_said_before_training(job):
+    job.folder.write_text("a file")
+    with pytest.raises(MachineError, match="no folder can be made there"):
+        trained(job)
+
+
+@pytest.mark.parametrize(
+    "fault", [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), RuntimeError("unexpected pos 64")]
+)
+def test_a_full_disk_is_said_and_leaves_the_checkpoint_before_it(job, monkeypatch, fault):
+    trained(job, steps=1)
+    before = (job.folder / "checkpoint.pt").read_bytes()
+
+    def full(_value, _file):
+        raise fault
+
+    monkeypatch.setattr(production.torch, "save", full)
+    with pytest.raises(MachineError, match=r"checkpoint.pt cannot be written: .*free some space"):
+        trained(job)
+    assert [file.name for file in job.folder.iterdir()] == ["checkpoint.pt"]
+    assert (job.folder / "checkpoint.pt").read_bytes() == before
+
+
+def test_it_takes_no_more_threads_than_there_are_cores(job, monkeypatch):
+    asked = []
+    monkeypatch.setattr(production.torch, "set_num_threads", asked.append)
+    trained(replace(job, num_threads=4096), steps=1)
+    assert asked == [len(os.sched_getaffinity(0))]
