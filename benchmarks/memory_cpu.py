@@ -106,9 +106,8 @@ def _accuracy_report(arguments: argparse.Namespace) -> str:
         f"too high by up to {max(0, *errors):.2f} %. "
         f"The machine's constant: {overhead / _MIB:.2f} MiB."
     )
-    head = [
-        f"| {_columns(drawn[0][0])} | predicted MiB | measured MiB | error % | interval MiB | inside |"
-    ]
+    figures = "predicted MiB | measured MiB | error % | interval MiB | inside"
+    head = [f"| {_columns(drawn[0][0])} | {figures} |"]
     head.append("|---|---|---|---|---|---|")
     title = "# Predicted and measured peak memory on a CPU"
     return "\n".join([title, "", _setting(), "", summary, "", *head, *rows])

@@ -81,3 +81,12 @@ def _limits_upwards(folder: Path, path: str, file: str) -> Iterator[int]:
             yield int(limit)
         if place == folder:
             return
+
+
+def cuda_context_bytes() -> int:
+    """What this process uses of the GPU outside the allocator; other processes' memory included.
+
+    Exact where a trial has the GPU to itself, as trials on GPUs here do.
+    """
+    free_bytes, total_bytes = torch.cuda.mem_get_info()
+    return total_bytes - free_bytes - torch.cuda.memory_reserved()

@@ -1,4 +1,4 @@
-"""Peak memory measured round a block of code, a budget enforced on it, and this machine's overhead.
+"""Peak memory measured round a block of code, and this machine's overhead.
 
 On a CPU the truth is the resident memory of this process, on CUDA the allocator's reserved bytes
 and the context. Left out: what other processes use.
@@ -10,7 +10,6 @@ import gc
 import hashlib
 import os
 import platform
-import resource
 import subprocess
 import sys
 import threading
@@ -22,7 +21,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from search.errors import MachineError
-from search.memory.device import Device, device_here
+from search.memory.budget import enforce_budget, is_out_of_memory
+from search.memory.device import Device, cuda_context_bytes, device_here
 from search.memory.files import cache_folder, read_json, write_json
 from search.memory.process import (
     LEAK_TOLERANCE_BYTES,
@@ -56,18 +56,6 @@ _RESET_PEAK = "5"
 Source: proc_pid_clear_refs(5).
 """
 _SAMPLING_SECONDS = 0.002
-_OUT_OF_MEMORY_WORDS = (
-    "DefaultCPUAllocator: can't allocate memory",
-    "DefaultCPUAllocator: not enough memory",
-    "could not create a primitive",
-    "could not create a memory object",
-    "could not execute a primitive",
-    "CUDA out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "Cannot allocate memory",
-    "std::bad_alloc",
-)
 
 
 class Peak:
@@ -104,22 +92,13 @@ def measure_peak(device: Device) -> Iterator[Peak]:
 def _cuda_peak() -> Iterator[Peak]:
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    context_bytes = _cuda_context_bytes()
+    context_bytes = cuda_context_bytes()
     torch.cuda.reset_peak_memory_stats()
     peak = Peak(lambda: context_bytes + torch.cuda.max_memory_reserved())
     try:
         yield peak
     finally:
         peak.allocated_bytes = torch.cuda.max_memory_allocated()
-
-
-def _cuda_context_bytes() -> int:
-    """What this process uses of the GPU outside the allocator; other processes' memory included.
-
-    Exact where a trial has the GPU to itself, as trials on GPUs here do.
-    """
-    free_bytes, total_bytes = torch.cuda.mem_get_info()
-    return total_bytes - free_bytes - torch.cuda.memory_reserved()
 
 
 @contextmanager
@@ -172,57 +151,15 @@ def _sampled_maximum() -> Iterator[Callable[[], int]]:
         thread.join()
 
 
-@contextmanager
-def enforce_budget(device: Device, budget_bytes: int) -> Iterator[None]:
-    """Lets the block use `budget_bytes` more than now; beyond, allocations fail as out of memory.
-
-    On CUDA the context counts in. On a CPU the limit counts mapped memory of this process, be it
-    touched or not.
-    """
-    limited = (
-        _cuda_limit(device, budget_bytes) if device.kind == "cuda" else _data_limit(budget_bytes)
-    )
-    with limited:
-        yield
-
-
-@contextmanager
-def _cuda_limit(device: Device, budget_bytes: int) -> Iterator[None]:
-    usable_bytes = budget_bytes - _cuda_context_bytes()
-    fraction = min(1.0, max(0.0, usable_bytes / device.capacity_bytes))
-    torch.cuda.set_per_process_memory_fraction(fraction)
-    try:
-        yield
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
-
-
-@contextmanager
-def _data_limit(budget_bytes: int) -> Iterator[None]:
-    before, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = process_bytes("VmData") + budget_bytes
-    if before != resource.RLIM_INFINITY:
-        limit = min(limit, before)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (before, hard))
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory ran out, on a GPU, in a native kernel or in Python.
-
-    Source: `tests/search/memory/test_measurement.py` meets each of them under a real limit.
-    """
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    return isinstance(error, (RuntimeError, OSError)) and any(
-        words in str(error) for words in _OUT_OF_MEMORY_WORDS
-    )
-
-
-_MEASURING_CODE = ("measurement.py", "process.py", "sample.py", "scratch.py", "trace.py")
+_MEASURING_CODE = (
+    "device.py",
+    "measurement.py",
+    "process.py",
+    "recorder.py",
+    "sample.py",
+    "scratch.py",
+    "trace.py",
+)
 _OVERHEAD_RUNS: tuple[Params, ...] = (
     {"precision": "32-true", "width": 64, "depth": 4, "batch_size": 16, "sequence_length": 256},
     {"precision": "bf16-mixed", "width": 256, "depth": 4, "batch_size": 8, "sequence_length": 128},

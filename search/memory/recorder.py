@@ -1,0 +1,214 @@
+"""Listens to a run on fake tensors, and books every storage from its first use to its death."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from search.memory.scratch import scratch_bytes
+
+if TYPE_CHECKING:
+    from search.training import TrainingRun
+
+_READ = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001 - the operator behind `.item()`
+_DEVICE = torch.ops.prim.device.default
+_UNSCALE = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default
+
+
+class Phase(StrEnum):
+    """What a run is doing. The optimizer's state appears in step 1, the steady peak in step 2."""
+
+    MODEL_CREATION = "model_creation"
+    STEP_1 = "step_1"
+    STEP_2 = "step_2"
+    EVALUATION = "evaluation"
+
+
+class Part(StrEnum):
+    """What a piece of memory is for."""
+
+    PARAMETERS = "parameters"
+    GRADIENTS = "gradients"
+    OPTIMIZER = "optimizer"
+    INPUTS = "inputs"
+    ACTIVATIONS = "activations"
+    RECOMPUTED = "recomputed activations"
+    TEMPORARIES = "temporaries"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A storage that appears (`num_bytes` above 0) or goes (below 0), and the operator that did it.
+
+    A storage that goes names the operator that ran last before.
+    """
+
+    phase: Phase
+    storage: int
+    num_bytes: int
+    operator: str
+    part: Part
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Books each storage once, when an operator first returns it, until it dies."""
+
+    def __init__(self, fake: FakeTensorMode) -> None:
+        """Listens where it is entered, inside `fake`."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.phase = Phase.MODEL_CREATION
+        self._fake = fake
+        self._events: list[Event] = []
+        self._alive: dict[int, tuple[int, weakref.ref[Any]]] = {}
+        self._parts: dict[int, Part] = {}
+        self._forward: set[int] = set()
+        self._operator = ""
+        self._zeros: set[int] = set()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """What the operator gives, after all that it made is booked."""
+        if func is _READ:
+            return self._read(args[0])
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # asked at every turn: a third of the time of a trace
+        self._operator = str(func)
+        if func is _UNSCALE:
+            self._zeros.add(_key(args[1]))
+        in_backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001 - as torch.utils.checkpoint asks it
+        if in_backward:
+            self._keep_activations()
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                self._book(tensor, in_backward=in_backward)
+        self._book_scratch(scratch_bytes(func, args))
+        if self._operator.startswith("aten.any."):
+            self._zeros.add(_key(result))
+        if self.phase is Phase.MODEL_CREATION:
+            self._forget_conversions()
+        return result
+
+    def _read(self, tensor: Tensor) -> float:
+        """What `.item()` gives: a finite number that lets a run go on.
+
+        No overflow where the scaler looks for one, nothing that holds of any element, everything
+        that is asked of all.
+        """
+        constant = getattr(tensor, "constant", None)
+        if constant is not None:
+            return constant.item()  # type: ignore[no-any-return]
+        number = 0 if _key(tensor) in self._zeros else 1
+        kind = float if tensor.is_floating_point() else bool if tensor.dtype is torch.bool else int
+        return kind(number)
+
+    def _forget_conversions(self) -> None:
+        """Lets go of weak references to parameters, with which `Module.to` refuses to work."""
+        self._fake.fake_tensor_converter.meta_converter.tensor_memo.clear()
+
+    def _book(self, tensor: Tensor, *, in_backward: bool) -> None:
+        storage = tensor.untyped_storage()
+        key, num_bytes = _key(tensor), storage.nbytes()
+        if key in self._alive or not num_bytes:
+            return
+        number = len(self._parts)
+        self._parts[number] = self._first_part(number, in_backward=in_backward)
+        self._add(number, num_bytes)
+        died = self._on_death(key, number, num_bytes)
+        self._alive[key] = (number, weakref.ref(storage, died))
+
+    def _book_scratch(self, num_bytes: int) -> None:
+        """Memory inside an operator: there beside its results, and gone with its end."""
+        if num_bytes:
+            number = len(self._parts)
+            self._parts[number] = Part.TEMPORARIES
+            self._add(number, num_bytes)
+            self._add(number, -num_bytes)
+
+    def _on_death(self, key: int, number: int, num_bytes: int) -> Callable[[object], None]:
+        def died(_: object) -> None:
+            self._alive.pop(key, None)
+            self._zeros.discard(key)
+            self._forward.discard(number)
+            self._add(number, -num_bytes)
+
+        return died
+
+    def _add(self, number: int, num_bytes: int) -> None:
+        self._events.append(
+            Event(
+                phase=self.phase,
+                storage=number,
+                num_bytes=num_bytes,
+                operator=self._operator,
+                part=Part.TEMPORARIES,
+            )
+        )
+
+    def _first_part(self, number: int, *, in_backward: bool) -> Part:
+        """A guess that `assign` and `_keep_activations` may mend when more is known."""
+        if torch.is_grad_enabled() and self.phase in (Phase.STEP_1, Phase.STEP_2):
+            if in_backward:  # where only checkpointing turns gradients on
+                return Part.RECOMPUTED
+            self._forward.add(number)
+        return Part.TEMPORARIES
+
+    def _keep_activations(self) -> None:
+        """What the forward pass left alive when the backward pass begins are activations."""
+        for number in self._forward:
+            if self._parts[number] is Part.TEMPORARIES:
+                self._parts[number] = Part.ACTIVATIONS
+        self._forward.clear()
+
+    def watch(self, run: TrainingRun) -> None:
+        """Knows the parts of a run from now on."""
+        model = run.model
+        self.assign(Part.PARAMETERS, (*model.parameters(), *model.buffers()))
+
+        def before_update(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            params = (param for group in optimizer.param_groups for param in group["params"])
+            self.assign(Part.GRADIENTS, (param.grad for param in params))
+
+        def after_update(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            self.assign(Part.OPTIMIZER, tree_leaves(list(optimizer.state.values())))
+
+        run.optimizer.register_step_pre_hook(before_update)
+        run.optimizer.register_step_post_hook(after_update)
+
+    def assign(self, part: Part, tensors: Any) -> None:
+        """Says what the storages of these tensors are for; other values are passed over."""
+        for tensor in tensors:
+            if isinstance(tensor, Tensor) and _key(tensor) in self._alive:
+                self._parts[self._alive[_key(tensor)][0]] = part
+
+    def events(self) -> list[Event]:
+        """The events so far, each with its final part.
+
+        What goes between two appearances goes in the order it came: autocast's cache of weights
+        is emptied in the order of their addresses, which no two runs share.
+        """
+        final = (replace(event, part=self._parts[event.storage]) for event in self._events)
+        ordered: list[Event] = []
+        for goes, group in itertools.groupby(final, key=lambda event: event.num_bytes < 0):
+            members = list(group)
+            ordered += sorted(members, key=lambda event: event.storage) if goes else members
+        return ordered
+
+
+def _key(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - the storage's identity, view or not
