@@ -24,7 +24,7 @@ from search.trials.events import (
     TrialRefused,
     TrialStarted,
 )
-from search.units import format_bytes, format_seconds, format_value
+from search.units import format_bytes, format_figure, format_seconds, shown
 
 _SHOWN_ALWAYS = (Outcome.COMPLETED, Outcome.PRUNED_BY_MEMORY, Outcome.OUT_OF_MEMORY)
 
@@ -35,14 +35,23 @@ class SweepProgress:
     Left out: anything that must outlive the screen; the ledger keeps that.
     """
 
-    def __init__(self, console: Console, *, num_trials: int, metrics: tuple[Metric, ...]) -> None:
+    def __init__(
+        self,
+        console: Console,
+        *,
+        num_trials: int,
+        metrics: tuple[Metric, ...],
+        dimensions: tuple[str, ...] = (),
+    ) -> None:
         """Starts the clock.
 
         Args:
             console: where to show it.
             num_trials: how many trials the sweep asks for.
             metrics: what it optimizes.
+            dimensions: what it searches, to say which configuration was refused.
         """
+        self._dimensions = dimensions
         self._console = console
         self._metrics = metrics
         self._num_trials = num_trials
@@ -104,24 +113,28 @@ class SweepProgress:
         return self._counts.total() - self._counts[Outcome.PRUNED_BY_MEMORY]
 
     def _line(self, trial: Trial) -> Text:
-        refused = trial.outcome is Outcome.PRUNED_BY_MEMORY
+        if trial.outcome is Outcome.PRUNED_BY_MEMORY:
+            return Text(self._refusal(trial), style="yellow")
+        words = trial.outcome.value.replace("_", " ")
+        head = f"[{self._num_done}/{self._num_trials}] trial {trial.number} {words}"
+        style = "" if trial.outcome is Outcome.COMPLETED else "yellow"
+        return Text(f"{head}: {', '.join(self._figures(trial))}", style=style)
+
+    def _refusal(self, trial: Trial) -> str:
+        point = [f"{name} {shown(trial.params.get(name))}" for name in self._dimensions]
+        return f"refused {', '.join(point)}: {trial.message.partition(';')[0]}"
+
+    def _figures(self, trial: Trial) -> list[str]:
         figures = [
-            f"{metric.name} {format_value(trial.metrics[metric.name], metric.unit)}"
+            f"{metric.name} {format_figure(trial.metrics[metric.name], metric.unit)}"
             for metric in self._metrics
             if metric.name in trial.metrics
         ]
         if trial.predicted is not None:
             figures.append(f"predicted {format_bytes(trial.predicted.expected_bytes)}")
-        if trial.message and not refused:
+        if trial.message:
             figures.append(trial.message.strip().splitlines()[-1])
-        style = "" if trial.outcome is Outcome.COMPLETED else "yellow"
-        return Text(f"{self._head(trial)}: {', '.join(figures)}", style=style)
-
-    def _head(self, trial: Trial) -> str:
-        if trial.outcome is Outcome.PRUNED_BY_MEMORY:
-            return "refused"
-        words = trial.outcome.value.replace("_", " ")
-        return f"[{self._num_done}/{self._num_trials}] trial {trial.number} {words}"
+        return figures
 
     def view(self) -> Group:
         """How the sweep stands now, for a terminal."""
@@ -141,7 +154,7 @@ class SweepProgress:
                 default=None,
             )
             if best is not None:
-                value = format_value(best.metrics[metric.name], metric.unit)
+                value = format_figure(best.metrics[metric.name], metric.unit)
                 table.add_row(f"best {metric.name}", value, f"trial {best.number}")
         points = [oriented_values(self._metrics, trial.metrics) for trial in self._completed]
         known = [point for point in points if point is not None]

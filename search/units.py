@@ -97,6 +97,18 @@ def format_seconds(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def format_figure(value: float, unit: str) -> str:
+    """As `format_value`, without a unit that the name beside it says: only B and s are scaled."""
+    return format_value(value, unit if unit in ("B", "s") else "")
+
+
+def shown(value: str | float | bool | None) -> str:  # noqa: FBT001 - any value a param may have
+    """A param's value for the screen: four figures of a number, `true`, `false` or `none`."""
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 def format_value(value: float, unit: str) -> str:
     """A metric's value for the screen, in a readable unit."""
     if unit == "B":

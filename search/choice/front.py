@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from search.metric import Goal, Metric, oriented_values
 from search.pareto import front_mask
-from search.results import Outcome, ParamValue, Trial
-from search.units import format_value, heading
+from search.results import Outcome, Trial
+from search.units import format_figure, format_value, heading, shown
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-_SCALED_UNITS = ("B", "s")
-"""Units that change with the size of the value; any other stands in the metric's name."""
 _LOG_SPREAD = 30.0
 """Largest over smallest value from which on a chart's axis is logarithmic."""
 
@@ -81,13 +79,6 @@ def front_of(trials: Sequence[Trial], metrics: tuple[Metric, ...]) -> Front:
     )
 
 
-def param_text(value: ParamValue) -> str:
-    """A param for a table: four figures of a number, `true`, `false` or `none`."""
-    if isinstance(value, bool) or value is None:
-        return str(value).lower()
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
 def render_front(front: Front, dimensions: Sequence[str]) -> Table:
     """The front as a table: trial, metrics with the best of each in bold, searched dimensions."""
     from rich.table import Table
@@ -101,7 +92,7 @@ def render_front(front: Front, dimensions: Sequence[str]) -> Table:
     best = {metric.name: best_value(front.trials, metric) for metric in front.metrics}
     for trial in front.trials:
         cells = [_metric_cell(trial, metric, best[metric.name]) for metric in front.metrics]
-        params = [param_text(trial.params.get(name)) for name in dimensions]
+        params = [shown(trial.params.get(name)) for name in dimensions]
         table.add_row(str(trial.number), *cells, *params)
     return table
 
@@ -119,7 +110,7 @@ def best_value(trials: Sequence[Trial], metric: Metric) -> float | None:
 
 def _metric_cell(trial: Trial, metric: Metric, best: float | None) -> str:
     value = trial.metrics[metric.name]
-    text = format_value(value, metric.unit if metric.unit in _SCALED_UNITS else "")
+    text = format_figure(value, metric.unit)
     return f"[bold green]{text}[/]" if value == best else text
 
 

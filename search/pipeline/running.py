@@ -212,7 +212,10 @@ def _run(stage: _Stage, folder: SweepHome, recorder: Recorder, *, address: str |
     ledger = Ledger(folder.folder)
     before = ledger.read()
     progress = SweepProgress(
-        console, num_trials=stage.loaded.sweep.trials, metrics=folder.manifest().objectives
+        console,
+        num_trials=stage.loaded.sweep.trials,
+        metrics=folder.manifest().objectives,
+        dimensions=folder.manifest().dimensions,
     )
     progress.seed(before.trials, before.refused)
 

@@ -95,7 +95,7 @@ def _show_front(manifest: Manifest, trials: Sequence[Trial]) -> None:
     found = front_of(trials, manifest.objectives)
     console.print(render_front(found, manifest.dimensions))
     if len(found.metrics) > 1:
-        console.print(front_chart(found))
+        console.print(front_chart(found), highlight=False)
 
 
 def standing_of(folder: SweepHome, state: LedgerState) -> Standing:

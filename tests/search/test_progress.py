@@ -21,7 +21,7 @@ def trial(number, outcome=Outcome.COMPLETED, *, loss=4.0, message=""):
     metrics = {"bits_per_byte": loss, "peak_memory": 10.0 * MIB}
     return Trial(
         number=number,
-        params={},
+        params={"width": 64, "rate": 0.001},
         outcome=outcome,
         metrics=metrics if outcome is Outcome.COMPLETED else {},
         predicted=PredictedMemory(
@@ -34,7 +34,9 @@ def trial(number, outcome=Outcome.COMPLETED, *, loss=4.0, message=""):
 def shown(events, *, terminal=False, before=()):
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=100, color_system=None)
-    progress = SweepProgress(console, num_trials=3, metrics=(LOSS, PEAK_MEMORY))
+    progress = SweepProgress(
+        console, num_trials=3, metrics=(LOSS, PEAK_MEMORY), dimensions=("width", "rate")
+    )
     progress.seed(before, ())
     with progress:
         for event in events:
@@ -50,13 +52,19 @@ def test_each_trial_that_ends_is_one_plain_line():
             TrialStarted(number=0, params={}, predicted=None),
             TrialProgress(number=0, tokens_seen=10, loss=5.0),
             TrialFinished(trial=trial(0, loss=3.5)),
-            TrialRefused(trial=trial(0, Outcome.PRUNED_BY_MEMORY, message="too large")),
+            TrialRefused(
+                trial=trial(
+                    0,
+                    Outcome.PRUNED_BY_MEMORY,
+                    message="needs up to 9 MiB, 8 MiB is available; step_2",
+                )
+            ),
             TrialFinished(trial=trial(1, Outcome.FAILED, message="Traceback\n  x\nValueError: no")),
         ]
     )
     assert lines.splitlines() == [
         "[1/3] trial 0 completed: bits_per_byte 3.5, peak_memory 10 MiB, predicted 11 MiB",
-        "refused: predicted 11 MiB",
+        "refused width 64, rate 0.001: needs up to 9 MiB, 8 MiB is available",
         "[2/3] trial 1 failed: predicted 11 MiB, ValueError: no",
     ]
 
