@@ -62,11 +62,8 @@ def sparsest(
         max_terms: the most terms to try.
     """
     at = monomials(points).T.tolist()
-    terms = [
-        index
-        for index, exponents in enumerate(EXPONENTS)
-        if exponents in _LIKELY and all(map(int.__lt__, exponents, axes))
-    ]
+    capped = (tuple(map(min, exponents, (axis - 1 for axis in axes))) for exponents in _LIKELY)
+    terms = [EXPONENTS.index(exponents) for exponents in dict.fromkeys(capped)]
     for count in range(1, max_terms + 1):
         solutions = (
             _solution(at, values, chosen) for chosen in itertools.combinations(terms, count)

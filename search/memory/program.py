@@ -141,6 +141,11 @@ class EventProgram:
             for phase in Phase
         }
 
+    @property
+    def num_sums(self) -> int:
+        """How many sums of sizes, of all events, may be the largest at some point."""
+        return len(self._peak)
+
     def rounded_peak_bytes(self, points: Integers, *, unit_bytes: int) -> Integers:
         """The same where each block takes whole units, as an allocator gives them, (num_points,).
 

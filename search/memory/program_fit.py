@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from search.errors import SearchError
 from search.memory.polynomials import Coefficients, sparsest
 from search.memory.program import Box, EventProgram, Point, Step
 from search.memory.trace import Trace
@@ -176,17 +177,18 @@ def length_dimension(objective: Objective, params: Params) -> str | None:
     """The first whole-numbered dimension of an objective that changes the shape of its batches."""
     for dimension in fields(objective.parameters):
         value = params.get(dimension.name, dimension.default)
-        if isinstance(value, bool) or not isinstance(value, int):
-            continue
-        shapes = {
-            _shapes(objective, {**params, dimension.name: size}) for size in (value, 2 * value)
-        }
-        if len(shapes) == 2:
-            return dimension.name
+        if isinstance(value, int) and not isinstance(value, bool):
+            doubled = {**params, dimension.name: 2 * value}
+            if _shapes(objective, doubled) not in ((), _shapes(objective, params)):
+                return dimension.name
     return None
 
 
 def _shapes(objective: Objective, params: Params) -> tuple[tuple[int, ...], ...]:
-    with torch.device("meta"):
-        batch = objective.batch(params, Split.TRAIN)
+    """The shapes of a batch; none where the objective refuses the dimensions."""
+    try:
+        with torch.device("meta"):
+            batch = objective.batch({**params, "micro_batch_size": "equal"}, Split.TRAIN)
+    except (ValueError, SearchError):
+        return ()
     return tuple(tuple(tensor.shape) for tensor in batch.values())

@@ -68,6 +68,13 @@ class TestSparsest:
         found = sparsest(points, [8, 16], axes=(2, 1, 1), max_terms=1)
         assert found == [_coefficients(b=4)]
 
+    def test_finds_what_waits_where_all_micro_batches_are_of_one_size(self):
+        points = np.array([[8, 32, 1], [8, 64, 4], [8, 32, 3]])
+        found = sparsest(
+            points, [b * s * u for b, s, u in points.tolist()], axes=(1, 2, 4), max_terms=1
+        )
+        assert found == [_coefficients(us=8)]
+
     @given(
         terms=st.dictionaries(
             st.sampled_from(["one", "b", "s", "bs", "ss", "bss", "bb", "ub", "ubs"]),

@@ -15,7 +15,7 @@ from search.memory.program_fit import (
     length_dimension,
     regimes,
 )
-from search.memory.sample import Sample, SampleParams
+from search.memory.sample import Sample
 from search.memory.trace import Event, Part, Phase, _trace_of, trace
 from search.training import micro_batch_size
 
@@ -193,6 +193,23 @@ class TestLengthDimension:
         flat.parameters = Widths
         assert length_dimension(flat, {"batch_size": 4}) is None
 
-    def test_starts_from_the_default(self):
-        assert SampleParams().sequence_length == 32
-        assert length_dimension(Sample(), {"batch_size": 4}) == "sequence_length"
+    def test_is_found_behind_dimensions_that_cannot_be_doubled(self):
+        @dataclass(frozen=True)
+        class Heads:
+            heads: int = 3
+            frames: int = 10
+
+        class Picky(Sample):
+            def batch(self, params, split):  # noqa: ARG002 - as the contract has it
+                if params.get("heads", 3) > 4:
+                    message = "too many heads"
+                    raise ValueError(message)
+                return {"x": torch.zeros(micro_batch_size(params), params.get("frames", 10))}
+
+        picky = Picky()
+        picky.parameters = Heads
+        assert length_dimension(picky, {"batch_size": 4}) == "frames"
+
+    def test_needs_no_resolved_micro_batch(self):
+        params = {"batch_size": 4, "micro_batch_size": "auto"}
+        assert length_dimension(Sample(), params) == "sequence_length"
