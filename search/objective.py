@@ -107,6 +107,10 @@ def _module(name: str) -> Any:
             raise
         msg = f"there is no module {name!r} (is it installed, or in the working folder?)"
         raise InputError(msg) from error
+    except SyntaxError as error:
+        place = f"{error.filename}, line {error.lineno}"
+        msg = f"module {name!r} has a syntax error: {place}: {error.msg}"
+        raise InputError(msg) from error
 
 
 def _members() -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from search.memory.feasibility import DoesNotFit, Verdict
 from search.results import Params, ParamValue
 from search.sweep.space import Dimension, FloatRange, Space
-from search.training import MEMORY_NEUTRAL
+from search.training import MEMORY_NEUTRAL, MEMORY_SWITCHES
 
 MAX_POINTS = 512
 MAX_AHEAD = 128
@@ -103,8 +103,10 @@ def can_be_predicted_ahead(space: Space) -> bool:
 def structure_points(space: Space) -> tuple[list[dict[str, ParamValue]], bool]:
     """The structures to judge, and whether they are all there are."""
     relevant = {name: dim for name, dim in space.items() if name not in MEMORY_NEUTRAL}
-    exact = all(dim.values() is not None for dim in relevant.values())
-    axes = [_values(dim) for dim in relevant.values()]
+    exact = all(
+        name in MEMORY_SWITCHES or dim.values() is not None for name, dim in relevant.items()
+    )
+    axes = [_values(name, dim) for name, dim in relevant.items()]
     count = math.prod(map(len, axes))
     if count <= MAX_POINTS:
         chosen: Iterator[int] | list[int] = iter(range(count))
@@ -114,10 +116,17 @@ def structure_points(space: Space) -> tuple[list[dict[str, ParamValue]], bool]:
     return points, exact and count <= MAX_POINTS
 
 
-def _values(dimension: Dimension) -> tuple[ParamValue, ...]:
+def _values(name: str, dimension: Dimension) -> tuple[ParamValue, ...]:
     values = dimension.values()
-    if values is not None or not isinstance(dimension, FloatRange):
-        return values or ()
+    if values is None and isinstance(dimension, FloatRange):
+        values = _spread(dimension)
+    if name in MEMORY_SWITCHES and values is not None:  # memory asks only whether they are 0
+        zero, other = (next((v for v in values if bool(v) is on), None) for on in (False, True))
+        return tuple(value for value in (zero, other) if value is not None)
+    return values or ()
+
+
+def _spread(dimension: FloatRange) -> tuple[ParamValue, ...]:
     width = (dimension.high - dimension.low) / (_VALUES_OF_A_RANGE - 1)
     return tuple(dimension.low + index * width for index in range(_VALUES_OF_A_RANGE))
 

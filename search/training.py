@@ -115,14 +115,14 @@ def _require(condition: bool, message: str) -> None:  # noqa: FBT001
 
 MEMORY_NEUTRAL = frozenset({"learning_rate", "warmup_fraction", "seed"})
 """Training dimensions that change no tensor's size."""
-_SWITCHES = frozenset({"weight_decay", "momentum", "clip_norm"})
+MEMORY_SWITCHES = frozenset({"weight_decay", "momentum", "clip_norm"})
 """Change which tensors there are when they turn 0, and nothing otherwise."""
 
 
 def memory_key(params: Params) -> dict[str, ParamValue]:
     """What decides the memory of a configuration: two with equal keys need the same."""
     return {
-        name: bool(value) if name in _SWITCHES else value
+        name: bool(value) if name in MEMORY_SWITCHES else value
         for name, value in params.items()
         if name not in MEMORY_NEUTRAL
     }

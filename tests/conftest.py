@@ -1,5 +1,6 @@
 """What every test starts from: no setting of the person's own, and properties without a clock."""
 
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -16,4 +17,6 @@ def no_personal_settings() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as environment:
         for name in _SETTINGS:
             environment.delenv(name, raising=False)
-        yield
+        with tempfile.TemporaryDirectory(prefix="slots") as slots:  # of a sweep that runs beside
+            environment.setenv("PARETUNE_SLOTS", slots)
+            yield

@@ -127,7 +127,7 @@ def parse_condition(
         known = [*by_name, *params]
         msg = f"{text!r}: {name!r} is neither a metric nor a param{nearest(name, known)}"
         raise InputError(msg)
-    parsed = _param_value(value)
+    parsed = _one_name(name, _param_value(value))
     if comparison in _ORDERED and not _is_number(parsed):
         msg = f"{text!r}: {value!r} has no order (use == or !=, or a number)"
         raise InputError(msg)
@@ -139,6 +139,19 @@ def _metric_value(text: str, value: str, metric: Metric) -> float:
         return parse_value(value, metric.unit)
     except InputError as error:
         msg = f"{text!r}: {error}"
+        raise InputError(msg) from error
+
+
+def _one_name(param: str, value: ParamValue) -> ParamValue:
+    """The value as trials keep it: `32-true` for a precision that is also called `fp32`."""
+    if param != "precision":
+        return value
+    from search.sweep.dimensions import dimension_types, plain_value, training_group
+
+    try:
+        return plain_value(dimension_types(training_group())[param], value)
+    except ValueError as error:
+        msg = f"{param} {error}"
         raise InputError(msg) from error
 
 

@@ -110,7 +110,7 @@ class MemorySettings(BaseModel):
     """Whether to refuse a configuration that is predicted not to fit, before it starts. With
     `false` such trials are started and fail."""
     device: str | None = Field(default=None, examples=["NVIDIA GeForce RTX 4090"])
-    """The GPU to plan for, by name. Default: the device that is here."""
+    """The device the sweep is meant for, by name: elsewhere it is refused. Default: any."""
 
 
 class TrialSettings(BaseModel):

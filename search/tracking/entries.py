@@ -20,6 +20,8 @@ OUTCOME = "paretune.outcome"
 ON_FRONT = "paretune.pareto"
 PICK = "paretune.pick"
 
+_BOOKKEEPING = frozenset({"pid", "threads", "held_bytes"})
+"""Details of a trial that tell how it was run, not how it went."""
 _TAG_CHARACTERS = 7000
 """How much of a traceback is kept, from its end. Source: MLflow 3.17 cuts tags at 8000."""
 
@@ -137,13 +139,16 @@ def _measured_metrics(trial: Trial, sweep: RecordedSweep) -> dict[str, float]:
 
 
 def _memory_metrics(trial: Trial) -> dict[str, float]:
-    """Predicted GiB, and how far above the measured peak in percent."""
+    """Predicted GiB, and how far above the measured peak in percent.
+
+    Only a completed trial reached its peak: one cut short by the budget says nothing of errors.
+    """
     if trial.predicted is None:
         return {}
     predicted_bytes = trial.predicted.expected_bytes
     found = {"memory/predicted_gib": predicted_bytes / GIB}
     measured_bytes = trial.metrics.get(PEAK_MEMORY.name)
-    if measured_bytes:
+    if measured_bytes and trial.outcome is Outcome.COMPLETED:
         found["memory/error_percent"] = 100 * (predicted_bytes / measured_bytes - 1)
     return found
 
@@ -152,7 +157,9 @@ def _detail_metrics(trial: Trial) -> dict[str, float]:
     return {
         f"details/{name}": float(value)
         for name, value in trial.details.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
+        if isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and name not in _BOOKKEEPING
     }
 
 

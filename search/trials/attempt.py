@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import statistics
 import time
 import traceback
 from collections.abc import Generator, Iterator
@@ -15,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from search.metric import PEAK_MEMORY, TOKENS_PER_SECOND
-from search.results import CurvePoint, Outcome, Params, ParamValue, Trial
+from search.results import Outcome, Params, ParamValue, Trial
+from search.trials.steps import Steps
 
 if TYPE_CHECKING:
     from search.memory.device import Device
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 
 CHUNK_SECONDS = 1.0
 """How often a running trial reports, and how soon it can be stopped."""
-CURVE_POINTS = 50
-TRAINING_LOSS = "training_loss"
-_WARM_UP_STEPS = 3
-"""Steps left out of the speed, a tenth of all at most: they initialize, and touch new memory."""
 _OVERFLOWS_IN_A_ROW = 10
 """A gradient scaler that starts at 2**16 has come down to 2**6 by then.
 
@@ -59,9 +55,7 @@ class Task:
 class _Record:
     """What is measured while a trial runs, filled in as it goes."""
 
-    losses: list[float] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
+    steps: Steps = field(default_factory=Steps)
     metrics: dict[str, float] = field(default_factory=dict)
     details: dict[str, ParamValue] = field(default_factory=dict)
     overflows_in_a_row: int = 0
@@ -98,7 +92,7 @@ def attempt(task: Task, *, objective: Objective, device: Device) -> Attempt:
         metrics=record.metrics,
         started_at=started_at,
         duration_seconds=time.perf_counter() - clock,
-        curve=curve(record.tokens, record.losses),
+        curve=record.steps.curve(),
         details={**record.details, **_place()},
     )
 
@@ -153,21 +147,17 @@ def _trained(
         if time.perf_counter() > deadline:
             raise _EndedError(Outcome.TIMED_OUT, _time_out(task, run))
         if time.perf_counter() > report_at:
-            yield Progress(tokens_seen=run.tokens_seen, loss=record.losses[-1])
+            yield Progress(tokens_seen=run.tokens_seen, loss=record.steps.losses[-1])
             report_at = time.perf_counter() + CHUNK_SECONDS
     _judge(run, task, record)
 
 
 def _step(run: TrainingRun, record: _Record) -> None:
-    """One timed optimizer step; reading its loss waits for the device."""
-    before, overflows = time.perf_counter(), run.overflow_steps
-    result = run.step()
-    loss = float(result.loss.item())
-    record.seconds.append(time.perf_counter() - before)
-    record.losses.append(loss)
-    record.tokens.append(result.num_tokens)
+    """One timed optimizer step."""
+    overflows = run.overflow_steps
+    loss = record.steps.take(run)
     record.details["overflow_steps"] = run.overflow_steps
-    record.details["num_steps"] = len(record.losses)
+    record.details["num_steps"] = len(record.steps.losses)
     unsound = not math.isfinite(loss) or run.overflow_steps > overflows
     record.overflows_in_a_row = record.overflows_in_a_row + 1 if unsound else 0
     if record.overflows_in_a_row >= _most_overflows(run):
@@ -204,32 +194,15 @@ def _judge(run: TrainingRun, task: Task, record: _Record) -> None:
         raise _EndedError(Outcome.FAILED, msg)
 
 
-def steady_steps(tokens: list[int]) -> range:
-    """Which steps count for the speed: not the warm-up and a short last one, if others are left."""
-    stop = len(tokens) - 1 if len(tokens) > 1 and tokens[-1] < tokens[0] else len(tokens)
-    return range(min(_WARM_UP_STEPS, max(1, stop // 10), stop - 1), stop)
-
-
 def _speed(record: _Record) -> dict[str, float]:
-    """Tokens per second in steady state; its spread goes to the details."""
-    if not record.tokens:
+    """Tokens per second in steady state; from how many steps, and their spread, in the details."""
+    steps = record.steps
+    if not steps.tokens:
         return {}
-    steady = steady_steps(record.tokens)
-    num_tokens = sum(record.tokens[index] for index in steady)
-    speeds = [record.tokens[index] / record.seconds[index] for index in steady]
-    record.details["tokens_per_second_spread"] = statistics.pstdev(speeds) / statistics.mean(speeds)
-    return {TOKENS_PER_SECOND.name: num_tokens / sum(record.seconds[index] for index in steady)}
-
-
-def curve(tokens: list[int], losses: list[float]) -> tuple[CurvePoint, ...]:
-    """The training loss by tokens seen, at 50 of the steps at most: evenly spread, the last too."""
-    seen, points = 0, []
-    for num_tokens, loss in zip(tokens, losses, strict=True):
-        seen += num_tokens
-        points.append(CurvePoint(name=TRAINING_LOSS, num_tokens=seen, value=loss))
-    num = min(len(points), CURVE_POINTS)
-    kept = (points[-1 - index * len(points) // num] for index in range(num))
-    return tuple(reversed(list(kept)))
+    record.details["num_timed_steps"] = len(steps.speeds)
+    if steps.spread is not None:
+        record.details["tokens_per_second_spread"] = steps.spread
+    return {TOKENS_PER_SECOND.name: steps.tokens_per_second}
 
 
 def _place() -> dict[str, ParamValue]:

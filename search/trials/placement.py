@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from search.memory.device import Device
     from search.sweep.sweep import Sweep
 
+SLOTS_VARIABLE = "PARETUNE_SLOTS"
+"""Names another folder for the locks on cores. Sweeps that share a machine should share it."""
 _SECONDS_FOR_A_SLOT = 60.0
 """How long a new worker waits for cores that a worker on its way out still holds."""
 _SECONDS_FOR_OTHERS = 5.0
@@ -194,7 +196,8 @@ def _locked(cores: tuple[int, ...]) -> ExitStack | None:
 
 @contextmanager
 def _lock_file(core: int) -> Iterator[IO[bytes]]:
-    folder = Path(tempfile.gettempdir()) / f"paretune-slots-{os.getuid()}"
+    default = Path(tempfile.gettempdir()) / f"paretune-slots-{os.getuid()}"
+    folder = Path(os.environ.get(SLOTS_VARIABLE, default))
     folder.mkdir(mode=0o700, exist_ok=True)
     with (folder / f"core-{core}.lock").open("ab") as file:
         yield file

@@ -18,9 +18,10 @@ from search.memory.device import Device
 from search.memory.measurement import is_out_of_memory, measure_peak, prepare_process
 from search.metric import PEAK_MEMORY, TOKENS_PER_SECOND
 from search.objective import Objective
-from search.results import CurvePoint, Outcome, Params, Trial
+from search.results import Outcome, Params, Trial
 from search.training import TrainingRun
 from search.trials.placement import allowed_cores
+from search.trials.steps import Steps
 
 CHECKPOINT_SECONDS = 60.0
 _CHECKPOINT = "checkpoint.pt"
@@ -62,8 +63,7 @@ def train(
     try:
         with measure_peak(job.device) as peak:
             run = _new_run(job)
-            resumed_at = run.tokens_seen
-            curve, seconds = _train_to_the_end(run, job, on_step=on_step, stop=stop)
+            steps = _train_to_the_end(run, job, on_step=on_step, stop=stop)
             if not run.done:
                 return None
             metrics = run.evaluate()
@@ -74,8 +74,8 @@ def train(
         msg = f"the run does not fit into this device's memory: {error}"
         raise MachineError(msg) from error
     metrics[PEAK_MEMORY.name] = float(peak.num_bytes)
-    if curve:
-        metrics[TOKENS_PER_SECOND.name] = (run.tokens_seen - resumed_at) / seconds
+    if steps.tokens:
+        metrics[TOKENS_PER_SECOND.name] = steps.tokens_per_second
     return Trial(
         number=0,
         params=job.params,
@@ -83,7 +83,7 @@ def train(
         metrics=metrics,
         started_at=started_at,
         duration_seconds=time.time() - started_at,
-        curve=tuple(curve),
+        curve=steps.curve(),
     )
 
 
@@ -151,18 +151,17 @@ def _write(value: object, file: Path) -> None:
 
 def _train_to_the_end(
     run: TrainingRun, job: ProductionJob, *, on_step: Callable[[int, float], None], stop: Event
-) -> tuple[list[CurvePoint], float]:
-    curve: list[CurvePoint] = []
-    started = saved_at = time.monotonic()
+) -> Steps:
+    steps = Steps(tokens_before=run.tokens_seen)
+    saved_at = time.monotonic()
     while not run.done and not stop.is_set():
-        loss = run.step().loss.item()
+        loss = steps.take(run)
         if not math.isfinite(loss):
             msg = f"the loss became {loss} after {run.tokens_seen} tokens (lower learning_rate)"
             raise InputError(msg)
-        curve.append(CurvePoint(name="training_loss", num_tokens=run.tokens_seen, value=loss))
         on_step(run.tokens_seen, loss)
         if time.monotonic() - saved_at > CHECKPOINT_SECONDS:
             _save(run, job)
             saved_at = time.monotonic()
     _save(run, job)
-    return curve, time.monotonic() - started
+    return steps

@@ -82,3 +82,15 @@ def test_a_small_space_is_judged_whole(sizes):
     assert complete or len(points) == MAX_POINTS
     if complete:
         assert points == list(space.points())
+
+
+def test_a_dimension_that_memory_only_asks_for_zero_has_two_values():
+    space = Space(
+        {"weight_decay": FloatRange(low=0.0, high=0.1), "clip_norm": Choices((0.5, 1.0, 2.0))}
+    )
+    points, complete = structure_points(space)
+    assert points == [
+        {"weight_decay": 0.0, "clip_norm": 0.5},
+        {"weight_decay": 0.025, "clip_norm": 0.5},
+    ]
+    assert complete

@@ -120,7 +120,13 @@ def test_when_nothing_satisfies_each_condition_counts_what_it_rules_out():
 
 def test_an_unknown_word_is_answered_with_what_there_is():
     with pytest.raises(InputError, match=r"rules out 4 \(there are 32-true\)"):
-        pick(TRIALS, PAIR, where=where("precision == fp32"))
+        pick(TRIALS, PAIR, where=where("precision == bf16-mixed"))
+    with pytest.raises(InputError, match="did you mean 'bf16-mixed'"):
+        where("precision == bf16-mixd")
+
+
+def test_a_precision_may_be_called_by_its_short_name():
+    assert pick(TRIALS, PAIR, where=where("precision == fp32")).trial in TRIALS
 
 
 @pytest.mark.parametrize(

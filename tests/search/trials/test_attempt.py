@@ -10,7 +10,8 @@ from search.memory.device import device_here
 from search.memory.measurement import prepare_process
 from search.results import Outcome
 from search.trials import attempt as module
-from search.trials.attempt import CURVE_POINTS, Task, attempt, curve, steady_steps
+from search.trials.attempt import Task, attempt
+from search.trials.steps import CURVE_POINTS, Steps, steady_steps
 from search.units import GIB
 
 
@@ -148,7 +149,7 @@ def test_which_steps_the_speed_is_taken_from(tokens, expected):
 @given(num_steps=st.integers(1, 300))
 def test_a_curve_is_short_rising_and_ends_at_the_last_step(num_steps):
     losses = [1 / (1 + step) for step in range(num_steps)]
-    points = curve([8] * num_steps, losses)
+    points = Steps(tokens=[8] * num_steps, losses=losses).curve()
     assert len(points) == min(num_steps, CURVE_POINTS)
     assert [point.num_tokens for point in points] == sorted({point.num_tokens for point in points})
     assert points[-1].num_tokens == 8 * num_steps
