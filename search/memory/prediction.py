@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from search.memory.files import cache_folder, read_json, write_json
+from search.memory.programs import Programs
 from search.memory.trace import Trace, trace
 from search.objective import Split
 from search.results import Params, PredictedMemory
@@ -36,7 +38,10 @@ def predict(objective: Objective, params: Params, *, overhead_bytes: int) -> Pre
     At most there are, besides, a page before and after each tensor, and the small tensors a second
     time for the holes between them.
     """
-    traced = trace(objective, params)
+    return _prediction(trace(objective, params), overhead_bytes)
+
+
+def _prediction(traced: Trace, overhead_bytes: int) -> PredictedMemory:
     expected_bytes = traced.peak_bytes + overhead_bytes
     return PredictedMemory(
         expected_bytes=expected_bytes,
@@ -54,10 +59,14 @@ def _rounding_bytes(traced: Trace) -> int:
 
 
 class Predictor:
-    """Predicts for one objective; each structure is traced once, on this machine, for good."""
+    """Predicts for one objective; each structure is traced on this machine once, for good."""
 
     def __init__(
-        self, objective: Objective, overhead_bytes: int, cache_dir: Path | None = None
+        self,
+        objective: Objective,
+        overhead_bytes: int,
+        cache_dir: Path | None = None,
+        space: Iterable[Params] = (),
     ) -> None:
         """Opens the cache.
 
@@ -65,10 +74,13 @@ class Predictor:
             objective: what is to be trained.
             overhead_bytes: this machine's constant, see `search.memory.measurement`.
             cache_dir: where traced structures are kept; default: the user's cache folder.
+            space: configurations that may be asked: where they differ in batch size and length
+                alone, a few traces serve them all.
         """
         self._objective = objective
         self._overhead_bytes = overhead_bytes
         self._cache_dir = cache_dir or cache_folder() / "predictions"
+        self._programs = Programs(objective, space, self._cache_dir / "programs", self._digest)
         self._known: dict[str, PredictedMemory] = {}
 
     def __call__(self, params: Params) -> PredictedMemory:
@@ -85,17 +97,30 @@ class Predictor:
             return None
 
     def _traced(self, key: str, params: Params) -> PredictedMemory:
-        predicted = predict(self._objective, params, overhead_bytes=self._overhead_bytes)
+        predicted = _prediction(self._programs.trace(params), self._overhead_bytes)
         with suppress(OSError):  # where nothing can be kept, it is traced again
             write_json(self._cache_dir / f"{key}.json", asdict(predicted))
         return predicted
 
     def _key(self, params: Params) -> str:
         decides = {**memory_key(params), "micro_batch_size": micro_batch_size(params)}
+        return self._digest(decides, [params])
+
+    def _digest(self, content: Any, configurations: Iterable[Params]) -> str:
+        """A name for some content, the batches of some configurations and all settings."""
         with torch.device("meta"):
-            shapes = [_shapes(self._objective.batch(params, split)) for split in Split]
-        text = json.dumps([self._setting, decides, shapes], sort_keys=True, default=str)
+            shapes = [
+                _shapes(self._objective.batch(params, split))
+                for params in configurations
+                for split in Split
+            ]
+        text = json.dumps([self._setting, content, shapes], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    @property
+    def point_by_point(self) -> tuple[str, ...]:
+        """Why some structures are traced anew for each batch size and length."""
+        return self._programs.reasons
 
     @cached_property
     def _setting(self) -> list[Any]:

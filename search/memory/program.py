@@ -21,7 +21,7 @@ from search.memory.polynomials import (
     monomials,
     undominated,
 )
-from search.memory.trace import Event, Part, Phase, Trace, _trace_of
+from search.memory.trace import Event, Part, Phase, Trace, trace_of
 
 _CHUNK = 1 << 15
 """Points judged at a time: a few megabytes of intermediate results."""
@@ -186,7 +186,7 @@ class EventProgram:
         """
         self._check(np.array([point]))
         sizes = (np.array(self.sizes) @ monomials(np.array([point]))[:, 0]).tolist()
-        return _trace_of(
+        return trace_of(
             [
                 Event(
                     phase=step.phase,

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from search.objective import Batch, Objective
     from search.results import Params
 
-__all__ = ["Event", "Part", "Phase", "Trace", "trace"]
+__all__ = ["MAX_MICRO_BATCHES", "Event", "Part", "Phase", "Trace", "trace", "trace_of"]
 
-_MICRO_BATCHES = 2
+MAX_MICRO_BATCHES = 2
 """The first micro-batch creates the gradients, the second adds to them; all others repeat it."""
 _HELD_OUT_BATCHES = 2
 _CPU = torch.device("cpu")
@@ -60,7 +60,7 @@ def trace(objective: Objective, params: Params, *, num_steps: int = 2) -> Trace:
         msg = f"num_steps must be 1 or 2, found {num_steps}"
         raise ValueError(msg)
     with _undisturbed():
-        return _trace_of(_recorded_events(objective, params, num_steps))
+        return trace_of(_recorded_events(objective, params, num_steps))
 
 
 def _recorded_events(objective: Objective, params: Params, num_steps: int) -> list[Event]:
@@ -108,7 +108,7 @@ def _num_micro_batches(params: Params) -> int:
 
 def _traced_params(params: Params) -> Params:
     samples = micro_batch_size(params)
-    count = min(_num_micro_batches(params), _MICRO_BATCHES)
+    count = min(_num_micro_batches(params), MAX_MICRO_BATCHES)
     return {**params, "micro_batch_size": samples, "batch_size": count * samples}
 
 
@@ -119,7 +119,7 @@ class _HeldBatch(dict[str, Tensor]):
 
 
 def _training_batches(objective: Objective, params: Params, recorder: Recorder) -> Iterator[Batch]:
-    num_traced = min(_num_micro_batches(params), _MICRO_BATCHES)
+    num_traced = min(_num_micro_batches(params), MAX_MICRO_BATCHES)
     num_untraced = _num_micro_batches(params) - num_traced
     for index in itertools.count():
         batch = _HeldBatch(objective.batch(params, Split.TRAIN))
@@ -141,7 +141,8 @@ def _held_out_batches(objective: Objective, params: Params, recorder: Recorder) 
         del batch
 
 
-def _trace_of(events: list[Event]) -> Trace:
+def trace_of(events: list[Event]) -> Trace:
+    """The trace that consists of these events."""
     alive_bytes, peak_bytes, peak_index = 0, 0, -1
     by_phase = dict.fromkeys(Phase, 0)
     for index, event in enumerate(events):

@@ -16,7 +16,7 @@ from search.memory.program_fit import (
     regimes,
 )
 from search.memory.sample import Sample
-from search.memory.trace import Event, Part, Phase, _trace_of, trace
+from search.memory.trace import Event, Part, Phase, trace, trace_of
 from search.training import micro_batch_size
 
 _BOX = Box(micro_batch_sizes=range(2, 33), lengths=range(2, 129))
@@ -24,7 +24,7 @@ _BOX = Box(micro_batch_sizes=range(2, 33), lengths=range(2, 129))
 
 def _traced(*sizes, operator="aten.add"):
     """Blocks that appear one after another and stay."""
-    return _trace_of(
+    return trace_of(
         [
             Event(
                 phase=Phase.STEP_1,

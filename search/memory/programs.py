@@ -1,0 +1,180 @@
+"""The event programs of an objective's structures: found when they pay, and kept."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from search.memory.files import read_json, write_json
+from search.memory.program import Box, EventProgram, Point
+from search.memory.program_fit import (
+    MAX_SURE_TRACES,
+    NoProgram,
+    fit_program,
+    length_dimension,
+    regimes,
+)
+from search.memory.trace import MAX_MICRO_BATCHES, Trace, trace
+from search.training import TrainingParams, memory_key, micro_batch_size
+
+if TYPE_CHECKING:
+    from search.objective import Objective
+    from search.results import Params
+
+Digest = Callable[[Any, Iterable["Params"]], str]
+
+
+class Programs:
+    """Traces configurations of one objective, most of them without running anything.
+
+    The first configuration of a structure is traced; with the second a program is made where more
+    configurations may be asked than it takes traces.
+    """
+
+    def __init__(
+        self, objective: Objective, space: Iterable[Params], folder: Path, digest: Digest
+    ) -> None:
+        """Runs nothing yet.
+
+        Args:
+            objective: what is to be trained.
+            space: the configurations that may be asked, or a spread of them.
+            folder: where programs are kept.
+            digest: a name for some content and the batches of some configurations.
+        """
+        self._objective = objective
+        self._space = tuple(space)
+        self._folder = folder
+        self._digest = digest
+        self._traced: dict[tuple[str, Box], dict[Point, Trace]] = defaultdict(dict)
+        self._found: dict[tuple[str, Box], EventProgram | NoProgram] = {}
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why some structures are traced point by point, each reason once."""
+        kinds = (found for found in self._found.values() if isinstance(found, NoProgram))
+        return tuple(dict.fromkeys(found.reason for found in kinds))
+
+    def trace(self, params: Params) -> Trace:
+        """The events of a configuration, as `search.memory.trace.trace` gives them."""
+        structure, point = self._structure(params), self._point(params)
+        box = next((box for box in self._boxes.get(structure, ()) if _holds(box, point)), None)
+        if box is None:
+            return trace(self._objective, params)
+        traced = self._traced[structure, box]
+        if not traced:
+            traced[point] = trace(self._objective, params)
+        if point in traced:
+            return traced[point]
+        program = self._program(structure, box, params)
+        if isinstance(program, EventProgram):
+            return program.trace_at(point)
+        return trace(self._objective, params)
+
+    def _program(self, structure: str, box: Box, params: Params) -> EventProgram | NoProgram:
+        key = structure, box
+        if key not in self._found:
+            corners = [self._params_at(params, point) for point in (box.low, box.high)]
+            file = self._folder / f"{self._digest([structure, str(box)], corners)}.json"
+            self._found[key] = _read(file) or self._fitted(file, key, params)
+        return self._found[key]
+
+    def _fitted(self, file: Path, key: tuple[str, Box], params: Params) -> EventProgram | NoProgram:
+        traced = self._traced[key]
+
+        def trace_at(point: Point) -> Trace:
+            return traced.get(point) or trace(self._objective, self._params_at(params, point))
+
+        found = fit_program(trace_at, key[1])
+        with suppress(OSError):  # where nothing can be kept, it is found again
+            kept = found.to_json() if isinstance(found, EventProgram) else {"reason": found.reason}
+            write_json(file, kept)
+        return found
+
+    @cached_property
+    def _boxes(self) -> dict[str, tuple[Box, ...]]:
+        """The boxes of each structure in which a program pays."""
+        points: dict[str, set[Point]] = defaultdict(set)
+        for params in self._space:
+            for resolved in _resolved(params):
+                points[self._structure(resolved)].add(self._point(resolved))
+        return {
+            structure: tuple(box for box in regimes(sorted(asked)) if _pays(box, asked))
+            for structure, asked in points.items()
+        }
+
+    @cached_property
+    def _length(self) -> str | None:
+        return next((length_dimension(self._objective, first) for first in self._space), None)
+
+    def _structure(self, params: Params) -> str:
+        """All that decides the memory but the sizes a program is for."""
+        sizes = {"batch_size", "micro_batch_size", self._length}
+        kept = {name: value for name, value in memory_key(params).items() if name not in sizes}
+        kept["micro_batches"] = min(_num_micro_batches(params), MAX_MICRO_BATCHES + 1)
+        return json.dumps(kept, sort_keys=True, default=str)
+
+    def _point(self, params: Params) -> Point:
+        return Point(
+            micro_batch_size(params),
+            self._length_of(params),
+            max(0, _num_micro_batches(params) - MAX_MICRO_BATCHES),
+        )
+
+    def _length_of(self, params: Params) -> int:
+        for dimension in fields(self._objective.parameters):
+            if dimension.name == self._length:
+                return int(params.get(dimension.name, dimension.default))  # type: ignore[arg-type]
+        return 1
+
+    def _params_at(self, params: Params, point: Point) -> Params:
+        """A configuration of the same structure at another point."""
+        traced = min(_num_micro_batches(params), MAX_MICRO_BATCHES)
+        sizes = {
+            "batch_size": point.micro_batch_size * (traced + point.num_waiting),
+            "micro_batch_size": point.micro_batch_size,
+        }
+        length = {self._length: point.length} if self._length else {}
+        return {**params, **sizes, **length}
+
+
+def _num_micro_batches(params: Params) -> int:
+    return TrainingParams.of(params).batch_size // micro_batch_size(params)
+
+
+def _resolved(params: Params) -> Iterator[Params]:
+    """The configuration itself, or with every micro-batch size that `auto` may become."""
+    try:
+        training = TrainingParams.of(params)
+    except ValueError:  # sizes that do not go together, which nobody will ask for
+        return
+    if training.micro_batch_size != "auto":
+        yield params
+        return
+    for size in range(1, training.batch_size + 1):
+        if training.batch_size % size == 0:
+            yield {**params, "micro_batch_size": size}
+
+
+def _holds(box: Box, point: Point) -> bool:
+    return box.covers(np.array([point]))
+
+
+def _pays(box: Box, points: Iterable[Point]) -> bool:
+    return sum(_holds(box, point) for point in points) > MAX_SURE_TRACES
+
+
+def _read(file: Path) -> EventProgram | NoProgram | None:
+    record = read_json(file)
+    try:
+        return NoProgram(**record) if "reason" in record else EventProgram.from_json(record)
+    except (KeyError, TypeError, ValueError):
+        return None

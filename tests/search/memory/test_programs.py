@@ -1,0 +1,118 @@
+import itertools
+from collections.abc import Mapping
+
+import pytest
+import torch
+from torch import Tensor
+
+from search.memory import programs, trace
+from search.memory.prediction import Predictor, predict
+from search.memory.sample import Sample
+from search.training import micro_batch_size
+
+_BASE = {"learning_rate": 1e-3, "depth": 1, "width": 16}
+
+
+def _space(batches=(8, 16, 32, 64), lengths=(32, 64, 128), **others):
+    return [
+        {**_BASE, "batch_size": batch, "sequence_length": length, **others}
+        for batch, length in itertools.product(batches, lengths)
+    ]
+
+
+@pytest.fixture
+def num_traces(monkeypatch):
+    """The configurations that were really traced."""
+    asked = []
+
+    def counted(objective, params):
+        asked.append(params)
+        return trace.trace(objective, params)
+
+    monkeypatch.setattr(programs, "trace", counted)
+    return asked
+
+
+def test_a_structure_takes_five_traces(tmp_path, num_traces):
+    space = _space()
+    predicts = Predictor(Sample(), 1000, tmp_path, space)
+    predicted = [predicts(params) for params in space]
+    assert len(num_traces) == 5
+    for index in (4, 9):
+        assert predicted[index] == predict(Sample(), space[index], overhead_bytes=1000)
+    assert predicts.point_by_point == ()
+
+
+def test_is_found_again_by_another_process(tmp_path, num_traces):
+    space = _space()
+    first = Predictor(Sample(), 1000, tmp_path, space)
+    first(space[0])
+    first(space[1])
+    second = Predictor(Sample(), 1000, tmp_path, space)
+    assert [second(params) for params in space[:2]] == [first(params) for params in space[:2]]
+    second(space[6])
+    second(space[7])
+    assert len(num_traces) == 6  # the first that a process asks for is traced
+
+
+def test_a_damaged_program_is_found_again(tmp_path, num_traces):
+    space = _space()
+    for _ in range(2):
+        predicts = Predictor(Sample(), 1000, tmp_path, space)
+        for params in space[:3]:
+            predicts(params)
+        for file in tmp_path.rglob("*.json"):
+            file.write_text('{"box": 3}')
+    assert len(num_traces) == 10
+
+
+def test_few_points_are_traced_one_by_one(tmp_path, num_traces):
+    space = _space(batches=(8, 16), lengths=(32, 64))
+    predicts = Predictor(Sample(), 1000, tmp_path, space)
+    for params in space:
+        predicts(params)
+    assert num_traces == space
+
+
+def test_what_nobody_announced_is_traced(tmp_path, num_traces):
+    predicts = Predictor(Sample(), 1000, tmp_path, _space())
+    predicts({**_space()[0], "batch_size": 12})
+    assert len(num_traces) == 1
+
+
+def test_steps_of_one_two_and_more_micro_batches_are_apart(tmp_path, num_traces):
+    space = _space(batches=(8, 16, 24, 32, 40, 48), lengths=(32, 64), micro_batch_size=8)
+    predicts = Predictor(Sample(), 1000, tmp_path, space)
+    for params in space[4:]:
+        expected = predict(Sample(), params, overhead_bytes=1000)
+        assert predicts(params) == expected
+    assert len(num_traces) <= 6
+
+
+def test_a_micro_batch_size_to_be_found_is_announced(tmp_path, num_traces):
+    space = _space(batches=(8, 16, 32, 64), lengths=(32, 64, 128), micro_batch_size="auto")
+    predicts = Predictor(Sample(), 1000, tmp_path, space)
+    asked = {**space[0], "batch_size": 64, "micro_batch_size": 4}
+    for length in (32, 64, 128):
+        params = {**asked, "sequence_length": length}
+        assert predicts(params) == predict(Sample(), params, overhead_bytes=1000)
+    assert len(num_traces) == 6
+
+
+class _Padded(Sample):
+    """Pads every sequence to a multiple of 48."""
+
+    def batch(self, params, split) -> Mapping[str, Tensor]:  # noqa: ARG002 - as the contract has it
+        length = -(-params["sequence_length"] // 48) * 48
+        return {"values": torch.zeros(micro_batch_size(params), length, dtype=torch.int64)}
+
+
+def test_what_has_no_program_is_traced_and_said(tmp_path, num_traces):
+    space = _space()
+    predicts = Predictor(_Padded(), 1000, tmp_path, space)
+    predicted = [predicts(params) for params in space[:3]]
+    (reason,) = predicts.point_by_point
+    assert "no polynomial" in reason
+    direct = [predict(_Padded(), params, overhead_bytes=1000) for params in space[:3]]
+    assert predicted == direct
+    assert num_traces[-1] == space[2]
