@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -28,6 +29,7 @@ LATEST = "latest"
 
 def main() -> None:
     """Runs the command and exits: 0 done, 2 input to mend, 3 the machine, 130 interrupted."""
+    _open_closed_streams()
     try:
         app()
     except SearchError as error:
@@ -36,6 +38,13 @@ def main() -> None:
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         sys.exit(130)
+
+
+def _open_closed_streams() -> None:
+    """Gives libraries streams to write to where the caller closed them (`>&-`)."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - stays
 
 
 def _print_version(value: bool) -> None:  # noqa: FBT001 - typer hands it over so
@@ -95,18 +104,15 @@ def sweep(
     ] = None,
 ) -> None:
     """Run a sweep, or go on with one."""
-    from search.pipeline import running
+    from search.pipeline import sweeping
 
     if (sweep_file is None) == (resume is None):
         msg = "give a sweep file, or --resume NAME (and not both)"
         raise InputError(msg)
-    stopped = (
-        running.sweep(sweep_file, address=address)
-        if sweep_file is not None
-        else running.resume(str(resume), address=address)
-    )
-    if stopped:
-        raise typer.Exit(130)
+    if sweep_file is not None:
+        sweeping.sweep(sweep_file, address=address)
+    else:
+        sweeping.resume(str(resume), address=address)
 
 
 @app.command("list")

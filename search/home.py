@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import platform
 import re
+import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,7 +21,8 @@ from search.errors import InputError, MachineError
 from search.metric import Goal, Metric
 
 _MANIFEST = "manifest.json"
-_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_PACKAGES = ("paretune", "torch", "ray", "optuna", "mlflow")
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def home() -> Path:
@@ -43,6 +49,7 @@ class Manifest:
     num_tokens: int
     budget_bytes: int
     cpus: int
+    versions: Mapping[str, str]
     provenance: Mapping[str, str | int]
 
     @classmethod
@@ -60,6 +67,11 @@ class Manifest:
 
 def _metrics(records: list[dict[str, Any]]) -> tuple[Metric, ...]:
     return tuple(Metric(**{**record, "goal": Goal(record["goal"])}) for record in records)
+
+
+def installed_versions() -> dict[str, str]:
+    """Python and the packages that decide what is measured, each with its version here."""
+    return {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
 
 
 def new_sweep_id() -> str:
@@ -106,11 +118,29 @@ class SweepHome:
             msg = f"{self.folder} holds no readable sweep ({error}): remove it and start anew"
             raise InputError(msg) from error
 
+    def request_stop(self) -> None:
+        """Asks the process that runs the sweep to stop. Raises MachineError when it cannot."""
+        with self._writing():
+            self.stop_request.touch()
+
+    def discard(self) -> None:
+        """Removes a sweep in which nothing was tried yet."""
+        shutil.rmtree(self.folder)
+
     def save_pick(self, label: str, pick: Mapping[str, Any]) -> None:
         """Keeps a pick under a label, over an earlier one of that label."""
         require_label(label)
-        self._picks.mkdir(exist_ok=True)
-        write_atomically(self._picks / f"{label}.json", json.dumps(pick, indent=2))
+        with self._writing():
+            self._picks.mkdir(exist_ok=True)
+            write_atomically(self._picks / f"{label}.json", json.dumps(pick, indent=2))
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            msg = f"{self.folder} cannot be written: {error.strerror}"
+            raise MachineError(msg) from error
 
     def load_pick(self, label: str) -> dict[str, Any]:
         """The pick kept under a label. Raises InputError naming the labels there are."""
@@ -132,7 +162,7 @@ class SweepHome:
 def require_label(label: str) -> str:
     """The label itself. Raises InputError on one that cannot name a file."""
     if not _LABEL.fullmatch(label):
-        msg = f"--as {label!r}: a label is made of letters, digits, '.', '_' and '-'"
+        msg = f"--as {label!r}: a label is made of at most 100 letters, digits, '.', '_' and '-'"
         raise InputError(msg)
     return label
 
@@ -142,6 +172,17 @@ def write_atomically(file: Path, text: str) -> None:
     partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(file)
+
+
+def write_for_user(file: Path, text: str) -> None:
+    """Writes a file that a person named. Raises InputError when it cannot be written."""
+    try:
+        if file.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        write_atomically(file, text)
+    except OSError as error:
+        msg = f"{file} cannot be written: {error.strerror} (name another file)"
+        raise InputError(msg) from error
 
 
 def create_home(name: str, *, sweep_text: str, manifest: Manifest) -> SweepHome:

@@ -110,7 +110,7 @@ class SweepProgress:
 
     @property
     def _num_done(self) -> int:
-        return self._counts.total() - self._counts[Outcome.PRUNED_BY_MEMORY]
+        return sum(count for outcome, count in self._counts.items() if outcome.is_trained)
 
     def _line(self, trial: Trial) -> Text:
         if trial.outcome is Outcome.PRUNED_BY_MEMORY:

@@ -23,6 +23,11 @@ class Outcome(StrEnum):
     TIMED_OUT = "timed_out"
     FAILED = "failed"
 
+    @property
+    def is_trained(self) -> bool:
+        """Whether it is one of the trials a sweep asks for: trained to an end, well or badly."""
+        return self not in (Outcome.PRUNED_BY_MEMORY, Outcome.FAILED)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedMemory:

@@ -26,18 +26,21 @@ class Standing:
     num_trials: int
     counts: Counter[Outcome]
     num_unfinished: int
+    exhausted: bool
+    """Whether every point of its space was tried."""
 
     @property
     def num_done(self) -> int:
-        """Trials that ended, refusals left out."""
-        return self.counts.total() - self.counts[Outcome.PRUNED_BY_MEMORY]
+        """Trials that were trained to an end, well or badly: those the sweep asks for."""
+        return sum(count for outcome, count in self.counts.items() if outcome.is_trained)
 
     @property
     def state(self) -> str:
         """`running`, `finished`, or `interrupted` when it can be resumed."""
         if self.running:
             return "running"
-        return "finished" if self.num_done >= self.num_trials else "interrupted"
+        over = self.num_done >= self.num_trials or self.exhausted
+        return "finished" if over and not self.num_unfinished else "interrupted"
 
     @property
     def line(self) -> str:
@@ -69,6 +72,7 @@ def standing(
     num_trials: int,
     trials: Iterable[Trial],
     num_unfinished: int,
+    exhausted: bool,
 ) -> Standing:
     """The standing of a sweep from what its ledger holds, refusals among `trials`."""
     return Standing(
@@ -78,6 +82,7 @@ def standing(
         num_trials=num_trials,
         counts=Counter(trial.outcome for trial in trials),
         num_unfinished=num_unfinished,
+        exhausted=exhausted,
     )
 
 
@@ -88,7 +93,7 @@ def standings_table(standings: Iterable[Standing]) -> Table:
         table.add_column(head, no_wrap=True)
     for row in standings:
         num_pruned = row.counts[Outcome.PRUNED_BY_MEMORY]
-        num_failed = row.num_done - row.counts[Outcome.COMPLETED]
+        num_failed = row.counts.total() - num_pruned - row.counts[Outcome.COMPLETED]
         trials = f"{row.num_done}/{row.num_trials}"
         table.add_row(row.name, row.state, trials, str(num_pruned), str(num_failed), row.created_at)
     return table

@@ -7,9 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from platform import python_version
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -27,7 +25,6 @@ from search.units import format_bytes, format_value, parse_bytes
 FORMAT = 1
 """The version of the file's layout, its first field."""
 
-_PACKAGES = ("paretune", "torch", "ray", "optuna", "mlflow")
 _LINE_WIDTH = 100
 _COMMENT_COLUMN = 40
 
@@ -36,8 +33,8 @@ _COMMENT_COLUMN = 40
 class Origin:
     """The sweep that a pick comes from, and what a production run needs of it.
 
-    `budget_bytes` and `cpus` are what one trial might use. `provenance` names data, their hash, the
-    device. `mlflow_run` is empty when the trial has none.
+    `budget_bytes` and `cpus` are what one trial might use. `versions` are those that measured.
+    `provenance` names data, their hash, the device. `mlflow_run` is empty when there is none.
     """
 
     sweep: str
@@ -47,6 +44,7 @@ class Origin:
     num_tokens: int
     budget_bytes: int
     cpus: int
+    versions: Mapping[str, str]
     metrics: tuple[Metric, ...]
     provenance: Mapping[str, ParamValue] = field(default_factory=dict)
     mlflow_run: str = ""
@@ -199,19 +197,9 @@ def _provenance(pick: Pick, origin: Origin) -> dict[str, Any]:
         "reason": pick.reason,
         "conditions": list(pick.conditions),
         "exported_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": {"python": python_version(), **_installed_versions()},
+        "versions": dict(origin.versions),
         **{key: value for key, value in origin.provenance.items() if value is not None},
     }
-
-
-def _installed_versions() -> dict[str, str]:
-    installed = {}
-    for package in _PACKAGES:
-        try:
-            installed[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return installed
 
 
 def read_pick(path: Path) -> PickedConfig:

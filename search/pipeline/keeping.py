@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from search import home
 from search.errors import InputError, InterruptedRunError
-from search.pipeline.screen import StopRequest, console, print_json, say
+from search.pipeline.screen import StopRequest, console, print_file, print_json, say
 from search.pipeline.showing import ledger_of
 
 if TYPE_CHECKING:
@@ -56,9 +56,9 @@ def pick(
 
 
 def _show_pick(manifest: Manifest, chosen: Pick) -> None:
-    from search.choice.front import param_text
+    from search.units import shown
 
-    point = {name: param_text(chosen.trial.params[name]) for name in manifest.dimensions}
+    point = {name: shown(chosen.trial.params[name]) for name in manifest.dimensions}
     say(f"trial {chosen.trial.number}: {', '.join(f'{k} {v}' for k, v in point.items())}")
     say(chosen.reason)
 
@@ -95,15 +95,16 @@ def export(name: str, *, to: str, output: Path | None, trial: int | None, label:
             num_tokens=manifest.num_tokens,
             budget_bytes=manifest.budget_bytes,
             cpus=manifest.cpus,
+            versions=manifest.versions,
             metrics=manifest.metrics,
             provenance=manifest.provenance,
             mlflow_run=run_id,
         ),
     )
     if output is None:
-        print(text, end="")  # noqa: T201 - the file itself, byte for byte
+        print_file(text)
         return
-    _write(output, text)
+    home.write_for_user(output, text)
     say(f"wrote {output}; train it: paretune train {output}")
 
 
@@ -119,14 +120,6 @@ def _picked(folder: SweepHome, *, trial: int | None, label: str) -> tuple[Pick, 
         trials, number=kept["trial"], reason=kept["reason"], conditions=kept["conditions"]
     )
     return chosen, kept.get("mlflow_run", "")
-
-
-def _write(output: Path, text: str) -> None:
-    try:
-        home.write_atomically(output, text)
-    except OSError as error:
-        msg = f"--output {output}: cannot be written: {error.strerror}"
-        raise InputError(msg) from error
 
 
 def train(path: Path, *, num_tokens: int | None, output: Path | None) -> None:
@@ -173,10 +166,12 @@ def _record_production(config: PickedConfig, path: Path, job: ProductionJob, tri
     for metric in metrics:
         say(f"{metric.name} {format_value(trial.metrics[metric.name], metric.unit)}")
     say(f"weights: {job.folder / 'model.pt'}")
+    sweep = str(config.provenance.get("sweep", "production"))
+    known_here = sweep in home.names()
     url = record_production(
-        None,
+        home.open_home(sweep).manifest().tracking_uri if known_here else None,
         RecordedRun(
-            sweep=str(config.provenance.get("sweep", "production")),
+            sweep=sweep,
             pick_file=path,
             folder=job.folder,
             metrics=metrics,

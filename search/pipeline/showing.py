@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from search import home
-from search.errors import InputError
+from search.errors import InputError, MachineError
 from search.pipeline.screen import console, print_json, say
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def stop(name: str) -> None:
     if standing_of(folder, ledger_of(folder)).state != "running":
         msg = f"{name} is not running (see: paretune status {name})"
         raise InputError(msg)
-    folder.stop_request.touch()
+    folder.request_stop()
     say(f"{name} stops at the next step of its trials; what is done is kept")
 
 
@@ -75,7 +75,10 @@ def ui(name: str | None, *, port: int) -> None:
 
     uri = home.open_home(name).manifest().tracking_uri if name else store_uri()
     say(f"MLflow of {name or 'this folder'}: {sweep_url(uri, name, port=port)} (Ctrl-C ends it)")
-    serve_ui(uri, port=port)
+    status = serve_ui(uri, port=port)
+    if status:
+        msg = f"MLflow's UI ended with status {status}; what it said stands above"
+        raise MachineError(msg)
 
 
 def show_results(folder: SweepHome, state: LedgerState, url: str) -> None:
@@ -83,7 +86,7 @@ def show_results(folder: SweepHome, state: LedgerState, url: str) -> None:
     from search.choice.front import front_of
 
     manifest = folder.manifest()
-    say(f"{folder.name}: {standing_of(folder, state).line}")
+    say(f"{folder.name}: {standing_of(folder, state, running=False).line}")
     if front_of(state.trials, manifest.objectives).trials:
         _show_front(manifest, state.trials)
         say(f"next: paretune pick {folder.name}, paretune ui {folder.name} ({url})")
@@ -98,8 +101,8 @@ def _show_front(manifest: Manifest, trials: Sequence[Trial]) -> None:
         console.print(front_chart(found), highlight=False)
 
 
-def standing_of(folder: SweepHome, state: LedgerState) -> Standing:
-    """How a sweep stands by its ledger."""
+def standing_of(folder: SweepHome, state: LedgerState, *, running: bool | None = None) -> Standing:
+    """How a sweep stands by its ledger; whether it is `running` is looked up by default."""
     from search.screens import standing
     from search.trials.ledger import Ledger
 
@@ -107,10 +110,11 @@ def standing_of(folder: SweepHome, state: LedgerState) -> Standing:
     return standing(
         name=folder.name,
         created_at=manifest.created_at,
-        running=Ledger(folder.folder).is_claimed(),
+        running=Ledger(folder.folder).is_claimed() if running is None else running,
         num_trials=manifest.num_trials,
         trials=(*state.trials, *state.refused),
         num_unfinished=len(state.unfinished),
+        exhausted=state.exhausted,
     )
 
 

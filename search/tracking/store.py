@@ -221,13 +221,29 @@ def sweep_url(uri: str, name: str | None = None, *, port: int = 5000) -> str:
     return pages.experiment_url(uri, str(found.experiment_id), view=view, port=port)
 
 
+def _require_free_port(port: int) -> None:
+    with closing(socket.socket()) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            msg = (
+                f"port {port} on 127.0.0.1 cannot be used: {error.strerror} (give another: --port)"
+            )
+            raise MachineError(msg) from error
+
+
 def serve_ui(uri: str, *, port: int = 5000) -> int:
     """Runs MLflow's own UI on 127.0.0.1 until it is interrupted; its exit status.
 
     A store that is a server needs none: returns 0 at once.
+
+    Raises:
+        MachineError: when the port is taken, or the store cannot be reached.
     """
     if uri.startswith("http"):
         return 0
+    _require_free_port(port)
     open_client(uri)
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri]
     command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
-from search.errors import SweepStoppedError
+from search.errors import MachineError, SweepStoppedError
 from search.results import Outcome, Trial
 from search.trials.attempt import Progress
 from search.trials.death import Death
@@ -32,6 +32,8 @@ R = TypeVar("R")
 
 _ATTEMPTS = 2
 """How often a trial is started whose process dies."""
+_MOST_UNPLACED = 4
+"""How often in a row workers may find no place, each after a minute's wait, before it is over."""
 
 
 def _noting_faults(
@@ -91,8 +93,9 @@ class Bookkeeper:
         self._launched_at: dict[int, float] = {}
         self._num_deaths: Counter[int] = Counter()
         self._since_completed: Counter[Outcome] = Counter()
-        self._num_trained = sum(map(_counts, history.trials))
+        self._num_trained = sum(trial.outcome.is_trained for trial in history.trials)
         self._exhausted = False
+        self._num_unplaced = 0
 
     @property
     def over(self) -> bool:
@@ -127,6 +130,7 @@ class Bookkeeper:
             return None
         if started is None:
             self._exhausted = True
+            self._ledger.exhausted()
             self._on_event(SpaceExhausted(message=self._gate.message))
             return None
         self._ledger.started(started)
@@ -147,6 +151,7 @@ class Bookkeeper:
     @_noting_faults
     def progress(self, number: int, progress: Progress) -> None:
         """Passes on where a running trial stands."""
+        self._num_unplaced = 0
         self._on_event(
             TrialProgress(number=number, tokens_seen=progress.tokens_seen, loss=progress.loss)
         )
@@ -157,7 +162,8 @@ class Bookkeeper:
         trial = replace(trial, predicted=self._running.pop(trial.number).predicted)
         self._ledger.finished(trial)
         self._gate.finished(trial)
-        self._num_trained += _counts(trial)
+        self._num_trained += trial.outcome.is_trained
+        self._num_unplaced = 0
         self._give_up_on_a_row(trial)
         self._on_event(TrialFinished(trial=trial))
 
@@ -165,6 +171,18 @@ class Bookkeeper:
     def again(self, number: int) -> None:
         """Puts a trial back that never began, through no fault of its own."""
         self._waiting.append(self._running.pop(number))
+
+    @_noting_faults
+    def unplaced(self, number: int, reason: str) -> None:
+        """Puts a trial back whose worker found no place to train, for want of which it never began.
+
+        Raises:
+            MachineError: when that happens again and again and no other trial goes on meanwhile.
+        """
+        self._num_unplaced += 1
+        if self._num_unplaced >= _MOST_UNPLACED:
+            raise MachineError(reason)
+        self.again(number)
 
     @_noting_faults
     def died(self, number: int, death: Death) -> None:
@@ -191,6 +209,8 @@ class Bookkeeper:
         if trial.outcome is Outcome.COMPLETED:
             self._since_completed.clear()
             return
+        if trial.outcome is Outcome.OUT_OF_MEMORY and not self._sweep.memory.gate:
+            return  # without the gate these are what was asked for
         self._since_completed[trial.outcome] += 1
         count = self._since_completed[trial.outcome]
         if count < self._sweep.stop_after_failures or self._enough:
@@ -201,8 +221,3 @@ class Bookkeeper:
             f"(stop_after_failures in its file); the last, trial {trial.number}:\n{trial.message}"
         )
         self.error, self.given_up = SweepStoppedError(msg), True
-
-
-def _counts(trial: Trial) -> bool:
-    """Whether a trial is one of those the sweep asks for: it was trained, well or badly."""
-    return trial.outcome is not Outcome.FAILED

@@ -47,12 +47,14 @@ class Refused:
 class LedgerState:
     """What a ledger tells: finished and refused trials, and what was launched, by number.
 
-    `launched` holds every configuration that was ever started, finished or not.
+    `launched` holds every configuration that was ever started, finished or not. `exhausted` says
+    that there was nothing left to draw.
     """
 
     trials: tuple[Trial, ...] = ()
     refusals: tuple[Refused, ...] = ()
     launched: Mapping[int, Started]
+    exhausted: bool = False
 
     @property
     def refused(self) -> tuple[Trial, ...]:
@@ -106,7 +108,7 @@ class Ledger:
             self.folder.mkdir(parents=True, exist_ok=True)
             file = self._file.open("a+b", buffering=0)
         except OSError as error:
-            msg = f"{self._file} cannot be written: {error.strerror}"
+            msg = f"{self._file} cannot be written: {error.strerror} (set PARETUNE_HOME elsewhere)"
             raise MachineError(msg) from error
         with file:
             try:
@@ -144,6 +146,10 @@ class Ledger:
         record = {"point": dict(refused.point), "trial": refused.trial.to_json()}
         self._append({"record": "refused", **record})
 
+    def exhausted(self) -> None:
+        """Records that every point of the space was drawn."""
+        self._append({"record": "exhausted"})
+
     def _append(self, record: Mapping[str, Any]) -> None:
         if self._open is None:
             msg = "the ledger is written only inside `claim`"
@@ -166,9 +172,12 @@ class Ledger:
         trials: dict[int, Trial] = {}
         refusals: dict[int, Refused] = {}
         launched: dict[int, Started] = {}
+        exhausted = False
         for record in self._records():
             kind = record.pop("record")
-            if kind == "started":
+            if kind == "exhausted":
+                exhausted = True
+            elif kind == "started":
                 started = Started.from_json(record)
                 launched.setdefault(started.number, started)
             else:
@@ -181,6 +190,7 @@ class Ledger:
             trials=tuple(trial for _, trial in sorted(trials.items())),
             refusals=tuple(refusal for _, refusal in sorted(refusals.items())),
             launched=launched,
+            exhausted=exhausted,
         )
 
     def _records(self) -> Iterator[dict[str, Any]]:

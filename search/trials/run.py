@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -197,13 +198,31 @@ def _ray(slots: Slots, address: str | None) -> Iterator[None]:
 
         ours = not ray.is_initialized()
         if ours:
-            ray.init(**_init_options(slots, address))
+            with _signals_kept():
+                ray.init(**_init_options(slots, address))
         try:
             _require_resources(slots, ray.cluster_resources())
             yield
         finally:
             if ours:
                 ray.shutdown()
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Leaves signals to the caller while Ray starts.
+
+    Ray takes SIGTERM for itself. Its processes, which take over the mask of the one that starts
+    them, are not to end with the terminal before the caller has stopped them: SIGHUP waits.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _init_options(slots: Slots, address: str | None) -> dict[str, Any]:

@@ -19,7 +19,16 @@ from ray.tune.search import Searcher
 from search.results import Trial
 from search.trials.bookkeeping import Bookkeeper
 from search.trials.death import Death, death, last_words
-from search.trials.worker import JOB, NUMBER, PARAMS, TRIAL, Job, RetiredError, progress_of
+from search.trials.worker import (
+    JOB,
+    NUMBER,
+    PARAMS,
+    TRIAL,
+    Job,
+    RetiredError,
+    UnplacedError,
+    progress_of,
+)
 
 
 class _Unpickled:
@@ -98,6 +107,9 @@ class DeathCallback(_Unpickled, tune.Callback):  # type: ignore[misc]  # Ray giv
             self._bookkeeper.died(number, self._death(error))
         elif RetiredError.__name__ in str(error):
             self._bookkeeper.again(number)
+        elif UnplacedError.__name__ in str(error):
+            reason = str(error).rpartition(f"{UnplacedError.__name__}: ")[2]
+            self._bookkeeper.unplaced(number, reason.strip().splitlines()[0])
         else:
             message = f"the worker could not train: {error}"
             self._bookkeeper.died(number, Death(message=message, is_out_of_memory=False))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ray import tune
 
-from search.errors import SearchError
+from search.errors import MachineError, SearchError
 from search.results import Outcome, Params, Trial
 from search.trials.attempt import Attempt, Progress, Task, attempt
 
@@ -68,11 +68,15 @@ class RetiredError(Exception):
     """This process still holds memory of an earlier trial; a new one is to take its place."""
 
 
+class UnplacedError(Exception):
+    """This machine has no place to train for this process now; no trial is to blame."""
+
+
 class Worker(tune.Trainable):  # type: ignore[misc]  # Ray gives no types
     """Trains the trials it is handed, each in about one-second steps.
 
-    A trial never raises here: its end is the `trial` of the last report. What does raise, in
-    `reset_config`, is a process that could not let go of its memory.
+    A trial never raises here: its end is the `trial` of the last report. What does raise is a
+    process that could not let go of its memory, in `reset_config`, or found no cores.
     """
 
     _attempt: Attempt | None = None
@@ -98,13 +102,19 @@ class Worker(tune.Trainable):  # type: ignore[misc]  # Ray gives no types
         return True
 
     def step(self) -> dict[str, Any]:
-        """Trains for about a second; the last report carries the finished trial."""
+        """Trains for about a second; the last report carries the finished trial.
+
+        Raises:
+            UnplacedError: when there are no cores to train on.
+        """
         try:
             if self._attempt is None:
                 self._attempt = self._new_attempt()
             progress = next(self._attempt)
         except StopIteration as end:
             return self._report(end.value)
+        except MachineError as error:
+            raise UnplacedError(str(error)) from error
         except BaseException as error:  # noqa: BLE001 - a user's import may even call sys.exit
             return self._report(self._failed(error))
         return {"tokens_seen": progress.tokens_seen, "loss": progress.loss}

@@ -24,7 +24,6 @@ memory: {{budget: 32 MiB{memory}}}
 trial: {{tokens: {tokens}}}
 objectives: {{bits_per_byte: min, tokens_per_second: max, peak_memory: min}}
 trials: {trials}
-stop_after_failures: 12
 """
 PARETUNE = [str(Path(sys.executable).with_name("paretune"))]
 

@@ -29,6 +29,7 @@ def manifest():
         num_tokens=1000,
         budget_bytes=2**20,
         cpus=1,
+        versions=home.installed_versions(),
         provenance={"sha256": "0"},
     )
 
@@ -91,3 +92,27 @@ def test_a_label_never_leaves_its_folder(label):
     sweep = home.create_home("lm", sweep_text="", manifest=manifest())
     with pytest.raises(InputError, match="--as"):
         sweep.save_pick(label, {})
+
+
+def test_a_folder_that_cannot_hold_a_file_is_said(tmp_path, folder):
+    with pytest.raises(InputError, match="No such file or directory"):
+        home.write_for_user(tmp_path / "missing" / "pick.yaml", "")
+    with pytest.raises(InputError, match="Is a directory"):
+        home.write_for_user(tmp_path, "")
+    created = home.create_home("lm", sweep_text="", manifest=manifest())
+    (folder / "lm" / "picks").touch()
+    with pytest.raises(MachineError, match="lm cannot be written: File exists"):
+        created.save_pick("latest", {})
+
+
+def test_a_label_is_short_enough_for_a_file_name():
+    assert home.require_label("a" * 100) == "a" * 100
+    with pytest.raises(InputError, match="at most 100 letters"):
+        home.require_label("a" * 101)
+
+
+def test_a_discarded_sweep_leaves_its_name():
+    created = home.create_home("lm", sweep_text="", manifest=manifest())
+    created.discard()
+    assert home.names() == []
+    home.refuse_existing("lm")

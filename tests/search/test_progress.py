@@ -65,7 +65,7 @@ def test_each_trial_that_ends_is_one_plain_line():
     assert lines.splitlines() == [
         "[1/3] trial 0 completed: bits_per_byte 3.5, peak_memory 10 MiB, predicted 11 MiB",
         "refused width 64, rate 0.001: needs up to 9 MiB, 8 MiB is available",
-        "[2/3] trial 1 failed: predicted 11 MiB, ValueError: no",
+        "[1/3] trial 1 failed: predicted 11 MiB, ValueError: no",
     ]
 
 

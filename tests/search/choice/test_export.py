@@ -21,6 +21,7 @@ ORIGIN = Origin(
     num_tokens=60_000,
     budget_bytes=160 * MIB,
     cpus=1,
+    versions={"python": "3.11.7", "torch": "2.13.0"},
     metrics=(TOKENS_PER_SECOND, PEAK_MEMORY),
     provenance={"corpus_hash": "0123", "device": "CPU: 2 cores, #1", "absent": None},
     mlflow_run="12e5",

@@ -31,6 +31,7 @@ def load(tmp_path):
         num_tokens=1000,
         budget_bytes=2**30,
         cpus=1,
+        versions={},
         metrics=(),
     )
     trial = Trial(number=0, params=PARAMS, outcome=Outcome.COMPLETED)

@@ -1,6 +1,7 @@
 import pytest
 from tiny_sweep import BUDGET_BYTES, fits_up_to, tiny_sweep, trial
 
+from search.errors import MachineError
 from search.results import Outcome
 from search.trials.attempt import Progress
 from search.trials.bookkeeping import Bookkeeper
@@ -194,3 +195,33 @@ def test_when_nothing_fits_what_runs_is_waited_for(office):
     assert here.books.error is not None
     assert not here.books.given_up
     assert here.books.over == (not running)
+
+
+def test_a_trial_without_a_place_waits_while_others_go_on(office):
+    here = office(tiny_sweep(trials=2))
+    first, second = here.books.next(), here.books.next()
+    for _ in range(20):
+        here.books.unplaced(second.number, "no cores")
+        assert here.books.next() == second
+        here.books.progress(first.number, Progress(tokens_seen=8, loss=1.5))
+    assert here.ledger.read().unfinished == (first, second)
+
+
+def test_where_nobody_finds_a_place_the_sweep_ends_and_no_trial_is_lost(office):
+    here = office(tiny_sweep(trials=1))
+    started = here.books.next()
+    for _ in range(3):
+        here.books.unplaced(started.number, "no cores")
+        assert here.books.next() == started
+    with pytest.raises(MachineError, match="no cores"):
+        here.books.unplaced(started.number, "no cores")
+    assert here.books.given_up
+    assert here.ledger.read().unfinished == (started,)
+
+
+def test_that_the_space_is_used_up_is_on_record(office):
+    here = office(tiny_sweep(trials=20))
+    assert not here.ledger.read().exhausted
+    while (started := here.books.next()) is not None:
+        here.finish(started)
+    assert here.ledger.read().exhausted

@@ -1,0 +1,185 @@
+"""From a sweep file to its trials: sweep and resume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from search import home
+from search.errors import InputError, InterruptedRunError, SearchError
+from search.pipeline.running import Stage, predict_ahead, prepare
+from search.pipeline.screen import StopRequest, console, say
+from search.pipeline.showing import show_results, standing_of
+
+if TYPE_CHECKING:
+    from search.home import Manifest, SweepHome
+    from search.tracking.entries import RunStatus
+    from search.tracking.record import Recorder
+    from search.trials.ledger import Ledger
+    from search.trials.run import Event
+
+
+def sweep(path: Path, *, address: str | None) -> None:
+    """Runs a new sweep. Raises InterruptedRunError when it was stopped before its end."""
+    from search.tracking.store import store_uri
+    from search.trials.ledger import Ledger
+
+    stage = prepare(path)
+    name = stage.loaded.sweep.name
+    home.refuse_existing(name)
+    manifest = _manifest(stage, tracking_uri=store_uri())
+    predict_ahead(stage)
+    ledger = Ledger(home.home() / name)
+    with ledger.claim():
+        folder = home.create_home(name, sweep_text=stage.loaded.text, manifest=manifest)
+        try:
+            recorder = _open_recorder(stage, manifest)
+        except SearchError:
+            folder.discard()
+            raise
+        with _closing(recorder, name):
+            _run(stage, folder, ledger, recorder, address=address)
+
+
+def resume(name: str, *, address: str | None) -> None:
+    """Goes on with a sweep. Raises InterruptedRunError when it was stopped again."""
+    from search.trials.ledger import Ledger
+
+    folder = home.open_home(name)
+    manifest, ledger = folder.manifest(), Ledger(folder.folder)
+    with ledger.claim():
+        stage = prepare(folder.sweep_file, budget_bytes=manifest.budget_bytes)
+        _refuse_other_data(name, manifest, stage.loaded.objective.provenance)
+        with _closing(_open_recorder(stage, manifest), name) as recorder:
+            state = ledger.read()
+            if standing_of(folder, state, running=False).state == "finished":
+                recorder.finish(state.trials, state.refused)
+                say(f"{name} is finished: nothing is left to run")
+            else:
+                _run(stage, folder, ledger, recorder, address=address)
+
+
+def _refuse_other_data(name: str, manifest: Manifest, here: Mapping[str, str | int]) -> None:
+    """Raises InputError when the data are no longer those the first trials were judged on."""
+    changed = [what for what, value in here.items() if manifest.provenance.get(what) != value]
+    if changed:
+        msg = (
+            f"{name}: its data changed since it started ({', '.join(changed)}), so its trials "
+            "could not be compared (restore the data, or start a sweep of another name)"
+        )
+        raise InputError(msg)
+
+
+def _manifest(stage: Stage, *, tracking_uri: str) -> Manifest:
+    from search.home import Manifest
+    from search.metric import TRAINING_METRICS
+
+    sweep, objective = stage.loaded.sweep, stage.loaded.objective
+    metrics = {metric.name: metric for metric in (*objective.metrics, *TRAINING_METRICS)}
+    return Manifest(
+        sweep_id=home.new_sweep_id(),
+        created_at=home.now(),
+        tracking_uri=tracking_uri,
+        objective=sweep.objective,
+        data=sweep.data,
+        dimensions=tuple(sweep.space),
+        objectives=tuple(metrics[name] for name in sweep.objectives),
+        metrics=tuple(metrics.values()),
+        num_trials=sweep.trials,
+        num_tokens=sweep.trial.tokens,
+        budget_bytes=stage.slots.budget_bytes,
+        cpus=stage.slots.cpus,
+        versions=home.installed_versions(),
+        provenance={**objective.provenance, "device": stage.device.name},
+    )
+
+
+def _open_recorder(stage: Stage, manifest: Manifest) -> Recorder:
+    from search.tracking.entries import RecordedSweep
+    from search.tracking.record import Recorder
+
+    sweep = stage.loaded.sweep
+    return Recorder.open(
+        manifest.tracking_uri,
+        RecordedSweep(
+            name=sweep.name,
+            sweep_id=manifest.sweep_id,
+            objectives=manifest.objectives,
+            metrics=manifest.metrics,
+            dimensions=manifest.dimensions,
+            log_dimensions=sweep.space.log_names(),
+            text=stage.loaded.text,
+            description=sweep.description,
+            provenance={
+                **manifest.provenance,
+                **{f"version.{name}": text for name, text in manifest.versions.items()},
+            },
+        ),
+    )
+
+
+@contextmanager
+def _closing(recorder: Recorder, name: str) -> Iterator[Recorder]:
+    try:
+        yield recorder
+    finally:
+        unwritten = recorder.close()
+        if unwritten is not None:
+            say(f"{unwritten}; 'paretune sweep --resume {name}' writes it again")
+
+
+def _run(
+    stage: Stage, folder: SweepHome, ledger: Ledger, recorder: Recorder, *, address: str | None
+) -> None:
+    from search.progress import SweepProgress
+    from search.tracking.entries import RunStatus
+    from search.trials.run import run_sweep
+
+    before = ledger.read()
+    progress = SweepProgress(
+        console,
+        num_trials=stage.loaded.sweep.trials,
+        metrics=folder.manifest().objectives,
+        dimensions=folder.manifest().dimensions,
+    )
+    progress.seed(before.trials, before.refused)
+
+    def heard(event: Event) -> None:
+        progress(event)
+        recorder.record_event(event)
+
+    status = RunStatus.FAILED
+    stop = StopRequest(folder.stop_request)
+    try:
+        with progress, stop.on_interrupt():
+            recorder.reconcile(before.trials)
+            run_sweep(
+                sweep=stage.loaded.sweep,
+                fits=stage.fits,
+                params_of=stage.loaded.params_of,
+                slots=stage.slots,
+                device=stage.device,
+                ledger=ledger,
+                on_event=heard,
+                stop=stop,
+                address=address,
+            )
+        status = RunStatus.FINISHED
+    finally:
+        status = RunStatus.KILLED if stop.is_set() else status
+        _report(folder, ledger, recorder, status)
+    if stop.is_set() and not _finished(folder, ledger):
+        msg = f"stopped; go on with: paretune sweep --resume {folder.name}"
+        raise InterruptedRunError(msg)
+
+
+def _report(folder: SweepHome, ledger: Ledger, recorder: Recorder, status: RunStatus) -> None:
+    state = ledger.read()
+    show_results(folder, state, recorder.url)
+    recorder.finish(state.trials, state.refused, status)
+
+
+def _finished(folder: SweepHome, ledger: Ledger) -> bool:
+    return standing_of(folder, ledger.read(), running=False).state == "finished"
