@@ -115,7 +115,10 @@ class SweepHome:
         try:
             return Manifest.from_json(json.loads(self.manifest_file.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError, KeyError) as error:
-            msg = f"{self.folder} holds no readable sweep ({error}): remove it and start anew"
+            msg = (
+                f"{self.folder} holds no sweep that this version can read ({error}): "
+                "use the version that wrote it, or move the folder away"
+            )
             raise InputError(msg) from error
 
     def request_stop(self) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from search.errors import MachineError
 from search.memory.feasibility import DoesNotFit, Verdict
 from search.results import Params, ParamValue
 from search.sweep.space import Dimension, FloatRange, Space
@@ -51,17 +54,30 @@ class PlannedPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unpredicted:
+    """One structure of the space whose memory cannot be predicted, and why. It would be trained."""
+
+    point: Mapping[str, ParamValue]
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for `--json`."""
+        return {"point": dict(self.point), "reason": self.reason}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The judged structures; `complete` when they are all there are."""
+    """The judged structures; `complete` when they, and the unpredicted, are all there are."""
 
     points: tuple[PlannedPoint, ...]
+    unpredicted: tuple[Unpredicted, ...] = ()
     budget_bytes: int
     complete: bool
 
     @property
     def share_that_fits(self) -> float:
-        """Fraction of the judged structures that fit, 0 to 1."""
-        return sum(point.fits for point in self.points) / len(self.points)
+        """Fraction of the judged structures that fit, 0 to 1; 0 when none could be judged."""
+        return sum(point.fits for point in self.points) / max(1, len(self.points))
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for `--json`."""
@@ -70,6 +86,7 @@ class Plan:
             "share_that_fits": self.share_that_fits,
             "complete": self.complete,
             "points": [point.to_json() for point in self.points],
+            "unpredicted": [point.to_json() for point in self.unpredicted],
         }
 
 
@@ -87,11 +104,29 @@ def plan(
     stands for 5 values from its low to its high end. `on_point` is told how many are done, of all.
     """
     structures, complete = structure_points(space)
-    points = []
-    for structure in structures:
-        points.append(PlannedPoint(point=structure, verdict=fits(params_of(structure))))
-        on_point(len(points), len(structures))
-    return Plan(points=tuple(points), budget_bytes=budget_bytes, complete=complete)
+    points: list[PlannedPoint] = []
+    unpredicted: list[Unpredicted] = []
+    for num_done, structure in enumerate(structures, start=1):
+        try:
+            points.append(PlannedPoint(point=structure, verdict=fits(params_of(structure))))
+        except MachineError:
+            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - to judge runs the user's own model
+            unpredicted.append(Unpredicted(point=structure, reason=_in_a_line(error)))
+        on_point(num_done, len(structures))
+    return Plan(
+        points=tuple(points),
+        unpredicted=tuple(unpredicted),
+        budget_bytes=budget_bytes,
+        complete=complete,
+    )
+
+
+def _in_a_line(error: BaseException) -> str:
+    """What an error says, first line alone, and where it was raised."""
+    said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    *_, last = traceback.walk_tb(error.__traceback__)
+    return f"{said} ({Path(last[0].f_code.co_filename).name}, line {last[1]})"
 
 
 def can_be_predicted_ahead(space: Space) -> bool:

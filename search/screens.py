@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from search.results import Outcome, Trial
-from search.units import format_bytes, heading
+from search.units import format_bytes, heading, shown
 
 if TYPE_CHECKING:
     from search.plan import Plan, PlannedPoint
@@ -114,7 +114,7 @@ _SHOWN_ALWAYS = (Outcome.COMPLETED, Outcome.PRUNED_BY_MEMORY, Outcome.OUT_OF_MEM
 
 
 def plan_table(plan: Plan) -> Table:
-    """One row a structure, from the least memory to the most."""
+    """One row a predicted structure, from the least memory to the most."""
     names = list(plan.points[0].point)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in (*map(heading, names), "predicted\npeak", "fits", "decided by"):
@@ -141,3 +141,16 @@ def plan_summary(plan: Plan) -> str:
         f"{num_fitting} of {len(plan.points)} {which} fit into {format_bytes(plan.budget_bytes)} "
         f"({plan.share_that_fits:.0%})"
     )
+
+
+def plan_faults(plan: Plan) -> str:
+    """What could not be predicted, and why: a line a reason; empty where everything was."""
+    by_reason: dict[str, list[str]] = {}
+    for each in plan.unpredicted:
+        point = " ".join(f"{name} {shown(value)}," for name, value in each.point.items())
+        by_reason.setdefault(each.reason, []).append(point.rstrip(","))
+    lines = []
+    for reason, points in by_reason.items():
+        others = f" and {len(points) - 1} more" if len(points) > 1 else ""
+        lines.append(f"cannot be predicted at {points[0]}{others}: {reason}")
+    return "\n".join(lines)

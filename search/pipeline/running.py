@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from search import home
 from search.errors import InputError
-from search.pipeline.screen import console, print_json, say
+from search.pipeline.screen import console, print_json, say, show_table
 
 if TYPE_CHECKING:
     from search.memory.device import Device
@@ -89,14 +91,25 @@ def _refuse_absent_device(loaded: LoadedSweep, device: Device) -> None:
 
 def plan(path: Path, *, as_json: bool) -> None:
     """Judges the sweep's space and prints what fits. No Ray, no MLflow, nothing trained."""
-    from search.screens import plan_summary, plan_table
+    from search.screens import plan_table
 
-    planned = _planned(prepare(path))
     if as_json:
+        with redirect_stdout(sys.stderr):  # the objective's own words are no JSON
+            planned = _planned(prepare(path))
         print_json(planned.to_json())
         return
-    console.print(plan_table(planned))
+    planned = _planned(prepare(path))
+    if planned.points:
+        show_table(plan_table(planned))
+    _say_summary(planned)
+
+
+def _say_summary(planned: Plan) -> None:
+    from search.screens import plan_faults, plan_summary
+
     say(plan_summary(planned))
+    if faults := plan_faults(planned):
+        say(faults)
 
 
 def _planned(stage: Stage) -> Plan:
@@ -115,7 +128,6 @@ def _planned(stage: Stage) -> Plan:
 def predict_ahead(stage: Stage) -> None:
     """Predicts a small space before its sweep starts: later that would disturb measured speeds."""
     from search.plan import can_be_predicted_ahead
-    from search.screens import plan_summary
 
     if can_be_predicted_ahead(stage.loaded.sweep.space):
-        say(plan_summary(_planned(stage)))
+        _say_summary(_planned(stage))

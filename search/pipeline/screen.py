@@ -14,11 +14,15 @@ from types import FrameType
 from typing import IO, Any, cast
 
 from rich.console import Console
+from rich.table import Table
 
 from search.errors import MachineError
 
 _PLAIN = str.maketrans("↓↑●·│└─━╸╺…", "v^*.|+----~")
 """Signs of ours and their like in ASCII, for a screen that has no others."""
+
+
+_WIDEST = 10_000
 
 
 class _Screen:
@@ -77,6 +81,17 @@ console = Console(file=cast("IO[str]", _Screen()))
 def say(text: str) -> None:
     """Prints a line as it is: no markup, no colours, no folding."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def show_table(table: Table) -> None:
+    """Prints a table whole: lines longer than the screen are folded by it, and nothing is cut."""
+    needed = console.measure(table, options=console.options.update(width=_WIDEST)).maximum
+    Console(file=console.file, width=max(console.width, needed)).print(table)
+
+
+def warn(text: str) -> None:
+    """Prints a line beside what was asked for, to standard error."""
+    sys.stderr.write(f"{text}\n")
 
 
 def print_file(text: str) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from search import home
-from search.errors import InputError, MachineError
-from search.pipeline.screen import console, print_json, say
+from search.errors import InputError, MachineError, SearchError
+from search.pipeline.screen import print_json, say, show_table, warn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from search.home import Manifest, SweepHome
     from search.results import Trial
@@ -21,14 +21,23 @@ def list_sweeps(*, as_json: bool) -> None:
     """Prints how all sweeps here stand."""
     from search.screens import standings_table
 
-    folders = [home.open_home(name) for name in home.names()]
-    standings = [standing_of(folder, ledger_of(folder)) for folder in folders]
+    standings = list(_readable(home.names()))
     if as_json:
         print_json([row.to_json() for row in standings])
     elif standings:
-        console.print(standings_table(standings))
+        show_table(standings_table(standings))
     else:
         say(f"no sweep in {home.home()} yet (start one: paretune sweep SWEEP.yaml)")
+
+
+def _readable(names: Sequence[str]) -> Iterator[Standing]:
+    """How each sweep stands. One that cannot be read is told, and hides no other."""
+    for name in names:
+        folder = home.open_home(name)
+        try:
+            yield standing_of(folder, ledger_of(folder))
+        except SearchError as error:
+            warn(str(error))
 
 
 def status(name: str, *, as_json: bool) -> None:
@@ -96,9 +105,9 @@ def _show_front(manifest: Manifest, trials: Sequence[Trial]) -> None:
     from search.choice.front import front_chart, front_of, render_front
 
     found = front_of(trials, manifest.objectives)
-    console.print(render_front(found, manifest.dimensions))
+    show_table(render_front(found, manifest.dimensions))
     if len(found.metrics) > 1:
-        console.print(front_chart(found), highlight=False)
+        say(front_chart(found))
 
 
 def standing_of(folder: SweepHome, state: LedgerState, *, running: bool | None = None) -> Standing:

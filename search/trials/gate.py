@@ -5,6 +5,7 @@ Left to others: starting what is handed out, and keeping the record.
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 import warnings
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     import optuna
 
     from search.sweep.sweep import Sweep
+
+_log = logging.getLogger(__name__)
 
 MEMORY = "memory"
 DIVERGENCE = "divergence"
@@ -82,6 +85,7 @@ class Gate:
         self._random = random.Random(sweep.seed + history.num_records)  # noqa: S311 - no secret
         self._running: dict[int, optuna.Trial] = {}
         self._known: set[str] = set()
+        self._told: set[str] = set()
         self._next_number = 1 + max(history.launched, default=-1)
         self._num_refused = len(history.refusals)
         self._least_needed_bytes = min(map(_needed_bytes, history.refused), default=None)
@@ -138,9 +142,14 @@ class Gate:
             return self._fits(params)
         except MachineError:
             raise
-        except Exception as error:  # noqa: BLE001 - to judge runs the user's own model
-            warnings.warn(f"memory could not be predicted: {error!r}", stacklevel=2)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - to judge runs the user's own model
+            self._tell_once(f"memory could not be predicted: {error!r}")
             return _Unjudged(params=params)
+
+    def _tell_once(self, message: str) -> None:
+        if message not in self._told:
+            self._told.add(message)
+            _log.warning(message)
 
     def _launch(self, drawn: optuna.Trial, point: Params, verdict: Verdict | _Unjudged) -> Started:
         number = self._next_number

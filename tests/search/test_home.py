@@ -65,7 +65,7 @@ def test_a_folder_left_half_made_is_no_sweep(folder):
 def test_a_damaged_manifest_is_told():
     created = home.create_home("lm", sweep_text="", manifest=manifest())
     created.manifest_file.write_text(json.dumps({"sweep_id": "1"}))
-    with pytest.raises(InputError, match="holds no readable sweep"):
+    with pytest.raises(InputError, match="holds no sweep that this version can read"):
         created.manifest()
 
 

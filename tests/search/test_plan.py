@@ -1,6 +1,11 @@
+import re
+import sys
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from search.errors import MachineError
 from search.memory.feasibility import DoesNotFit, Fits
 from search.plan import MAX_POINTS, plan, structure_points
 from search.results import PredictedMemory
@@ -30,13 +35,13 @@ def judged(params):
     )
 
 
-def planned(space):
+def planned(space, fits=judged, on_point=lambda _done, _total: None):
     return plan(
         space,
         params_of=lambda point: {"batch_size": 1, "micro_batch_size": 1, **point},
-        fits=judged,
+        fits=fits,
         budget_bytes=BUDGET_BYTES,
-        on_point=lambda _done, _total: None,
+        on_point=on_point,
     )
 
 
@@ -47,6 +52,46 @@ def test_the_share_that_fits_counts_structures():
     assert [point.excess_bytes for point in found.points] == [0, 0, 10, 1000]
     assert found.share_that_fits == 0.5
     assert found.complete
+
+
+def test_what_cannot_be_predicted_is_told_beside_the_rest():
+    def fits(params):
+        if params["batch_size"] == 101:
+            msg = "the model went wrong\nat length"
+            raise ValueError(msg)
+        if params["batch_size"] == 200:
+            sys.exit(3)
+        return judged(params)
+
+    done = []
+    space = Space({"batch_size": Choices((50, 100, 101, 200))})
+    found = planned(space, fits, on_point=lambda *counts: done.append(counts))
+    assert [point.point["batch_size"] for point in found.points] == [50, 100]
+    assert found.share_that_fits == 1
+    assert done == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    first, second = found.unpredicted
+    assert first.point == {"batch_size": 101}
+    assert re.fullmatch(
+        r"ValueError: the model went wrong \(test_plan.py, line \d+\)", first.reason
+    )
+    assert second.reason.startswith("SystemExit: 3 (test_plan.py, line ")
+    assert [row["point"]["batch_size"] for row in found.to_json()["unpredicted"]] == [101, 200]
+
+
+def test_a_machine_that_cannot_measure_ends_the_plan():
+    def fits(_params):
+        raise MachineError
+
+    with pytest.raises(MachineError):
+        planned(Space({"batch_size": Choices((1, 2))}), fits)
+
+
+def test_where_nothing_can_be_predicted_nothing_is_known_to_fit():
+    def fits(_params):
+        raise ValueError
+
+    found = planned(Space({"batch_size": Choices((1, 2))}), fits)
+    assert (found.points, found.share_that_fits) == ((), 0)
 
 
 def test_dimensions_that_change_no_tensor_are_left_out():

@@ -1,7 +1,8 @@
 import pytest
 
+from search.plan import Plan, Unpredicted
 from search.results import Outcome, Trial
-from search.screens import standing
+from search.screens import plan_faults, standing
 
 
 def stands(*outcomes, num_trials=3, running=False, num_unfinished=0, exhausted=False):
@@ -40,3 +41,20 @@ def test_a_line_names_what_failed():
     assert stands(COMPLETED, FAILED, PRUNED, exhausted=True).line == (
         "finished, 1 of 3 trials: 1 completed, 1 pruned by memory, 0 out of memory, 1 failed"
     )
+
+
+def test_what_cannot_be_predicted_is_a_line_a_reason():
+    plan = Plan(
+        points=(),
+        unpredicted=(
+            Unpredicted(point={"width": 4, "how": "a"}, reason="ValueError: no"),
+            Unpredicted(point={"width": 8, "how": "a"}, reason="KeyError: 'b'"),
+            Unpredicted(point={"width": 8, "how": "b"}, reason="ValueError: no"),
+        ),
+        budget_bytes=1000,
+        complete=True,
+    )
+    assert plan_faults(plan).splitlines() == [
+        "cannot be predicted at width 4, how a and 1 more: ValueError: no",
+        "cannot be predicted at width 8, how a: KeyError: 'b'",
+    ]

@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.table import Table
 
 from search.errors import MachineError
 from search.pipeline import screen
@@ -78,3 +80,14 @@ def test_a_file_is_a_request_until_the_next_run(tmp_path):
     (tmp_path / "stop").touch()
     assert stop.is_set()
     assert not StopRequest(tmp_path / "stop").is_set()
+
+
+def test_a_table_wider_than_the_screen_is_printed_whole(capsys, monkeypatch):
+    monkeypatch.setattr(screen, "console", Console(file=sys.stdout, width=20))
+    table = Table("the first of the heads", "the second of the heads", box=None)
+    table.add_row("learning_rate", "0.001")
+    screen.show_table(table)
+    heads, row = capsys.readouterr().out.splitlines()
+    assert "the first of the heads" in heads
+    assert "the second of the heads" in heads
+    assert row.split() == ["learning_rate", "0.001"]

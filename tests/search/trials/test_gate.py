@@ -76,15 +76,17 @@ def test_without_the_gate_everything_is_launched_with_its_prediction():
     assert any(started.predicted.expected_bytes > BUDGET_BYTES for started in launched)
 
 
-def test_what_cannot_be_judged_is_launched_without_a_prediction():
-    def fits(params):
-        msg = f"width {params['width']} and heads do not go together"
-        raise ValueError(msg)
+@pytest.mark.parametrize("fault", [ValueError("no heads"), SystemExit(3)])
+def test_what_cannot_be_judged_is_launched_without_a_prediction(fault, caplog):
+    def fits(_params):
+        raise fault
 
-    with pytest.warns(UserWarning, match="memory could not be predicted: ValueError"):
-        started = gate_of(tiny_sweep(), fits=fits).next()
-    assert started.predicted is None
-    assert started.params == started.point
+    gate = gate_of(tiny_sweep(), fits=fits)
+    for _ in range(3):
+        started = gate.next()
+        assert started.predicted is None
+        assert started.params == started.point
+    assert caplog.messages == [f"memory could not be predicted: {fault!r}"]
 
 
 def test_no_point_of_a_finite_space_is_launched_or_refused_twice():
