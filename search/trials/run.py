@@ -44,6 +44,7 @@ __all__ = [
 ]
 
 _QUIET = {
+    "PYTHONWARNINGS": "",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
@@ -57,7 +58,8 @@ _QUIET = {
 }
 """Ray says nothing, keeps no state of its own, and leaves Ctrl-C to the caller.
 
-Ray reads some of them when it is imported, so they are set before that.
+Ray reads some of them when it is imported, so they are set before that. Its own processes do not
+live through `PYTHONWARNINGS=error`.
 """
 _OBJECT_STORE_BYTES = 128 * 1024**2
 """Nothing but small reports goes through Ray's object store; its default is 30 % of all memory."""
@@ -198,7 +200,7 @@ def _ray(slots: Slots, address: str | None) -> Iterator[None]:
 
         ours = not ray.is_initialized()
         if ours:
-            with _signals_kept():
+            with _signals_kept(), _start_faults(address):
                 ray.init(**_init_options(slots, address))
         try:
             _require_resources(slots, ray.cluster_resources())
@@ -223,6 +225,18 @@ def _signals_kept() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _start_faults(address: str | None) -> Iterator[None]:
+    """Says what keeps Ray from starting. It raises a bare Exception for most of it."""
+    try:
+        yield
+    except Exception as error:
+        place = f"the Ray cluster at {address} cannot be joined" if address else "Ray did not start"
+        said = str(error).strip().splitlines() or [repr(error)]
+        msg = f"{place}: {said[0]} (its logs lie in /tmp/ray; resume the sweep once it is mended)"
+        raise MachineError(msg) from error
 
 
 def _init_options(slots: Slots, address: str | None) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Real Ray, real torch, a model of a few weights."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -184,6 +185,24 @@ def test_what_the_cluster_can_never_give_is_refused_at_once():
         pass
 
 
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [(None, "Ray did not start: no port"), ("10.0.0.1:6379", "cluster at 10.0.0.1:6379 cannot be")],
+)
+def test_why_ray_does_not_start_is_said(address, said):
+    with pytest.raises(MachineError, match=said), run._start_faults(address):
+        raise Exception("no port\nand pages more")  # noqa: EM101, TRY002, TRY003 - as Ray does
+
+
+def test_signals_are_as_before_once_ray_runs():
+    before = signal.getsignal(signal.SIGTERM)
+    with run._signals_kept():
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as Ray does
+        assert signal.SIGHUP in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.SIGHUP not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
 def test_after_a_kill_no_trial_is_lost_and_no_finished_one_runs_again(tmp_path, events):
     gate, trace, folder = tmp_path / "gate", tmp_path / "trace", tmp_path / "sweep"
     sweep = tiny_sweep(
@@ -207,7 +226,8 @@ def test_after_a_kill_no_trial_is_lost_and_no_finished_one_runs_again(tmp_path, 
 def _drive_and_kill(folder: Path, sweep) -> set[int]:
     """Kills a driver when three trials have finished and the one that waits has started."""
     command = [sys.executable, str(Path(__file__).with_name("driver.py"))]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    search_path = os.pathsep.join(sys.path)
+    environment = {**os.environ, "PYTHONPATH": search_path, "PYTHONWARNINGS": "error"}
     arguments = [str(folder), sweep.model_dump_json()]
     said = set()
     with subprocess.Popen(
