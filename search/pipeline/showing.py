@@ -95,7 +95,10 @@ def show_results(folder: SweepHome, state: LedgerState, url: str) -> None:
     from search.choice.front import front_of
 
     manifest = folder.manifest()
-    say(f"{folder.name}: {standing_of(folder, state, running=False).line}")
+    standing = standing_of(folder, state, running=False)
+    say(f"{folder.name}: {standing.line}")
+    if standing.state == "interrupted":
+        say(f"go on with: paretune sweep --resume {folder.name}")
     if front_of(state.trials, manifest.objectives).trials:
         _show_front(manifest, state.trials)
         say(f"next: paretune pick {folder.name}, paretune ui {folder.name} ({url})")

@@ -25,12 +25,14 @@ def sweep(path: Path, *, address: str | None) -> None:
     """Runs a new sweep. Raises InterruptedRunError when it was stopped before its end."""
     from search.tracking.store import store_uri
     from search.trials.ledger import Ledger
+    from search.trials.placement import free_slots
 
     stage = prepare(path)
     name = stage.loaded.sweep.name
     home.refuse_existing(name)
     manifest = _manifest(stage, tracking_uri=store_uri())
     predict_ahead(stage)
+    free_slots(stage.slots)
     ledger = Ledger(home.home() / name)
     with ledger.claim():
         folder = home.create_home(name, sweep_text=stage.loaded.text, manifest=manifest)
@@ -171,7 +173,7 @@ def _run(
         status = RunStatus.KILLED if stop.is_set() else status
         _report(folder, ledger, recorder, status)
     if stop.is_set() and not _finished(folder, ledger):
-        msg = f"stopped; go on with: paretune sweep --resume {folder.name}"
+        msg = "stopped"
         raise InterruptedRunError(msg)
 
 

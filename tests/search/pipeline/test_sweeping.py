@@ -15,6 +15,7 @@ from search.pipeline import sweeping
 from search.pipeline.showing import ledger_of, standing_of
 from search.tracking.store import open_client
 from search.trials.ledger import Ledger
+from search.trials.placement import CpuSlot, allowed_cores
 
 SWEEP = """\
 name: one
@@ -142,3 +143,16 @@ def test_killed_before_its_first_trial_it_goes_on_in_the_same_parent_run(empty):
     assert home.names() == ["one"]
     subprocess.run([PARETUNE, "sweep", "--resume", "one"], check=True, capture_output=True)
     assert [run.info.status for run in runs_of(empty)] == ["FINISHED"] * 2
+
+
+def test_where_no_core_is_free_nothing_is_begun(tmp_path, monkeypatch):
+    write_sweep(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PARETUNE_SLOTS", str(tmp_path / "slots"))
+    held = [CpuSlot.claim(cpus=1, among=[core]) for core in allowed_cores()]
+    with pytest.raises(MachineError, match="hold the cores"):
+        sweeping.sweep(Path("one.yaml"), address=None)
+    for slot in held:
+        slot.release()
+    assert not (tmp_path / ".paretune" / "one").exists()
+    assert not (tmp_path / "mlflow.db").exists()
