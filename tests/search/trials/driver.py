@@ -5,9 +5,9 @@ import sys
 import threading
 from pathlib import Path
 
-from search.memory.device import device_here
 from tiny_sweep import fits_up_to
 
+from search.memory.device import device_here
 from search.sweep.sweep import Sweep
 from search.trials.ledger import Ledger
 from search.trials.placement import Slots

@@ -3,7 +3,6 @@
 from typing import Any
 
 from search.memory.feasibility import DoesNotFit, Fits, Verdict
-
 from search.results import Outcome, Params, PredictedMemory, Trial
 from search.sweep.sweep import Sweep
 from search.units import MIB
