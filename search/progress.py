@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from search.metric import Metric, oriented_values
+from search.metric import Metric
 from search.pareto import hypervolume, reference_point
 from search.results import Outcome, Trial
 from search.trials.events import (
@@ -156,7 +156,7 @@ class SweepProgress:
             if best is not None:
                 value = format_figure(best.metrics[metric.name], metric.unit)
                 table.add_row(f"best {metric.name}", value, f"trial {best.number}")
-        points = [oriented_values(self._metrics, trial.metrics) for trial in self._completed]
+        points = [trial.measured(self._metrics) for trial in self._completed]
         known = [point for point in points if point is not None]
         if known:
             volume = hypervolume(known, reference_point(known))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Self
+
+from search.metric import Metric, oriented_values
 
 ParamValue = str | int | float | bool | None
 Params = Mapping[str, ParamValue]
@@ -68,6 +71,13 @@ class Trial:
     duration_seconds: float = 0.0
     curve: tuple[CurvePoint, ...] = ()
     details: Mapping[str, ParamValue] = field(default_factory=dict)
+
+    def measured(self, metrics: tuple[Metric, ...]) -> tuple[float, ...] | None:
+        """Its values such that lower is better; None unless it completed with all, each finite."""
+        if self.outcome is not Outcome.COMPLETED:
+            return None
+        values = oriented_values(metrics, self.metrics)
+        return values if values and all(map(math.isfinite, values)) else None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values that `from_json` reads back to an equal trial."""

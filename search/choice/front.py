@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from search.metric import Goal, Metric, oriented_values
+from search.metric import Goal, Metric
 from search.pareto import front_mask
-from search.results import Outcome, Trial
+from search.results import Trial
 from search.units import format_figure, format_value, heading, shown
 
 if TYPE_CHECKING:
@@ -54,20 +54,10 @@ def trial_json(trial: Trial) -> dict[str, Any]:
     }
 
 
-def measured_values(trial: Trial, metrics: tuple[Metric, ...]) -> tuple[float, ...] | None:
-    """The trial's values such that lower is better; None unless it completed with all of them."""
-    if trial.outcome is not Outcome.COMPLETED:
-        return None
-    values = oriented_values(metrics, trial.metrics)
-    return values if values and all(map(math.isfinite, values)) else None
-
-
 def front_of(trials: Sequence[Trial], metrics: tuple[Metric, ...]) -> Front:
     """The front of those trials that completed and have a finite value of every metric."""
     measured = [
-        (values, trial)
-        for trial in trials
-        if (values := measured_values(trial, metrics)) is not None
+        (values, trial) for trial in trials if (values := trial.measured(metrics)) is not None
     ]
     mask = front_mask([values for values, _ in measured])
     on_front = [pair for pair, on in zip(measured, mask, strict=True) if on]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from search.choice.condition import Condition
-from search.choice.front import Front, best_value, front_of, measured_values, trial_json
+from search.choice.front import Front, best_value, front_of, trial_json
 from search.choice.knee import knee_order
 from search.errors import InputError
 from search.metric import Goal, Metric
@@ -67,7 +67,7 @@ def pick(
     """
     known = {metric.name: metric for metric in (*metrics, *objectives)}
     preferred = _preferred(known, minimize=minimize, maximize=maximize, knee=knee)
-    completed = [trial for trial in trials if measured_values(trial, objectives) is not None]
+    completed = [trial for trial in trials if trial.measured(objectives) is not None]
     if not completed:
         raise InputError(_nothing_completed(trials))
     satisfying = [trial for trial in completed if all(each.holds(trial) for each in where)]
@@ -75,7 +75,7 @@ def pick(
         raise InputError(_nothing_satisfies(completed, where))
     front = front_of(satisfying, objectives)
     if preferred is None:
-        order, bends = knee_order([measured_values(t, objectives) or () for t in front.trials])
+        order, bends = knee_order([t.measured(objectives) or () for t in front.trials])
         chosen = [front.trials[index] for index in order]
         how = _knee_reason(chosen[0], front, bends=bends)
     else:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from search.home import Manifest, SweepHome
     from search.tracking.entries import RunStatus
     from search.tracking.record import Recorder
+    from search.trials.events import Event
     from search.trials.ledger import Ledger
-    from search.trials.run import Event
 
 
 def sweep(path: Path, *, address: str | None) -> None:

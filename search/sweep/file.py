@@ -178,11 +178,6 @@ def _of_params(fault: Fault) -> Fault:
     return Fault(place=re.sub(r"^fixed\b", "params", fault.place), message=message)
 
 
-def load_objective_of(sweep: Sweep) -> Objective:
-    """The objective of a sweep, on its data. Left out: the checks `read_sweep` makes."""
-    return load_objective(sweep.objective)(**sweep.data)
-
-
 def sweep_schema() -> dict[str, Any]:
     """The JSON Schema of a sweep file, every field described, for editors to complete from."""
     schema = Sweep.model_json_schema(schema_generator=_SchemaOfForms)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from search.metric import Metric, oriented_values
+from search.metric import Metric
 from search.pareto import front_mask, hypervolume, reference_point
 from search.results import Outcome, Trial
 from search.tracking.entries import RecordedSweep, metric_key, metric_value, param_text
@@ -42,16 +41,8 @@ def measured_trials(
     trials: Sequence[Trial], metrics: tuple[Metric, ...]
 ) -> list[tuple[Trial, tuple[float, ...]]]:
     """Completed trials with a finite value of every metric, and the values: lower is better."""
-    paired = [
-        (trial, oriented_values(metrics, trial.metrics))
-        for trial in trials
-        if trial.outcome is Outcome.COMPLETED
-    ]
-    return [
-        (trial, values)
-        for trial, values in paired
-        if values is not None and all(map(math.isfinite, values))
-    ]
+    paired = ((trial, trial.measured(metrics)) for trial in trials)
+    return [(trial, values) for trial, values in paired if values is not None]
 
 
 def front_numbers(trials: Sequence[Trial], metrics: tuple[Metric, ...]) -> frozenset[int]:

@@ -16,14 +16,7 @@ from typing import TYPE_CHECKING, Any
 from search.errors import MachineError
 from search.results import Params, Trial
 from search.trials.bookkeeping import Bookkeeper
-from search.trials.events import (
-    Event,
-    SpaceExhausted,
-    TrialFinished,
-    TrialProgress,
-    TrialRefused,
-    TrialStarted,
-)
+from search.trials.events import Event
 from search.trials.ledger import Ledger
 from search.trials.placement import Slots, free_slots
 
@@ -32,16 +25,6 @@ if TYPE_CHECKING:
     from search.memory.feasibility import Verdict
     from search.sweep.sweep import Sweep
     from search.trials.worker import Job
-
-__all__ = [
-    "Event",
-    "SpaceExhausted",
-    "TrialFinished",
-    "TrialProgress",
-    "TrialRefused",
-    "TrialStarted",
-    "run_sweep",
-]
 
 _QUIET = {
     "PYTHONWARNINGS": "",
@@ -185,7 +168,7 @@ def _fit(
     )
     try:
         tuner.fit()
-    except Exception:
+    except Exception:  # what Tune makes of a fault that the bookkeeper has as it was
         if bookkeeper.fault is None:
             raise
     if bookkeeper.fault is not None:

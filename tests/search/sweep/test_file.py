@@ -7,8 +7,9 @@ import pytest
 
 from objectives.language_model import LanguageModel
 from search.errors import FileFaultsError, InputError
+from search.objective import load_objective
 from search.sweep.document import read_document
-from search.sweep.file import load_objective_of, parse_sweep, read_sweep, sweep_schema
+from search.sweep.file import parse_sweep, read_sweep, sweep_schema
 from search.sweep.space import Choices, FloatRange, IntRange
 
 KNOWN_TO_TOY = (
@@ -102,7 +103,7 @@ def test_a_file_with_a_byte_order_mark_is_read(text, tmp_path):
 
 def test_the_objective_is_built_again_from_a_sweep(load):
     sweep = load(data="{num_tokens_there: 321}").sweep
-    assert load_objective_of(sweep).num_tokens_there == 321
+    assert load_objective(sweep.objective)(**sweep.data).num_tokens_there == 321
 
 
 def test_the_capacity_is_asked_only_for_a_budget(text):

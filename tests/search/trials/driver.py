@@ -9,9 +9,10 @@ from tiny_sweep import fits_up_to
 
 from search.memory.device import device_here
 from search.sweep.sweep import Sweep
+from search.trials.events import TrialFinished, TrialStarted
 from search.trials.ledger import Ledger
 from search.trials.placement import Slots
-from search.trials.run import TrialFinished, TrialStarted, run_sweep
+from search.trials.run import run_sweep
 
 
 def drive(folder, sweep, *, on_event, stop=None, fits=None, num_slots=2):

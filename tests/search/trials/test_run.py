@@ -15,15 +15,15 @@ from tiny_sweep import fits_up_to, tiny_sweep
 from search.errors import MachineError, SweepStoppedError
 from search.results import Outcome
 from search.trials import run
-from search.trials.ledger import Ledger
-from search.trials.placement import Slots
-from search.trials.run import (
+from search.trials.events import (
     SpaceExhausted,
     TrialFinished,
     TrialProgress,
     TrialRefused,
     TrialStarted,
 )
+from search.trials.ledger import Ledger
+from search.trials.placement import Slots
 from search.units import MIB
 
 SLOTS = Slots(num_slots=2, budget_bytes=512 * MIB, cpus=1)
