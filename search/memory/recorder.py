@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from search.memory.scratch import scratch_bytes
+from search.memory.target import Call, Target
 
 if TYPE_CHECKING:
     from search.training import TrainingRun
@@ -44,6 +44,7 @@ class Part(StrEnum):
     ACTIVATIONS = "activations"
     RECOMPUTED = "recomputed activations"
     TEMPORARIES = "temporaries"
+    WORKSPACE = "workspace"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +62,14 @@ class Event:
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Books each storage once, when an operator first returns it, until it dies."""
+    """Books each storage of the target once, when an operator first returns it, until it dies."""
 
-    def __init__(self, fake: FakeTensorMode) -> None:
+    def __init__(self, fake: FakeTensorMode, target: Target) -> None:
         """Listens where it is entered, inside `fake`."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase = Phase.MODEL_CREATION
         self._fake = fake
+        self._target = target
         self._events: list[Event] = []
         self._alive: dict[int, tuple[int, weakref.ref[Any]]] = {}
         self._parts: dict[int, Part] = {}
@@ -93,11 +95,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         in_backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001 - as torch.utils.checkpoint asks it
         if in_backward:
             self._keep_activations()
-        result = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        result = (self._target.replacement(func) or func)(*args, **kwargs)
         for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor):
+            if isinstance(tensor, Tensor) and self._target.holds(tensor):
                 self._book(tensor, in_backward=in_backward)
-        self._book_scratch(scratch_bytes(func, args))
+        self._book_inside(
+            Call(operator=func, args=args, kwargs=kwargs, result=result, in_backward=in_backward)
+        )
         if self._operator.startswith("aten.any."):
             self._zeros.add(_key(result))
         if self.phase is Phase.MODEL_CREATION:
@@ -132,13 +137,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         died = self._on_death(key, number, num_bytes)
         self._alive[key] = (number, weakref.ref(storage, died))
 
-    def _book_scratch(self, num_bytes: int) -> None:
-        """Memory inside an operator: there beside its results, and gone with its end."""
-        if num_bytes:
+    def _book_inside(self, call: Call) -> None:
+        """Memory inside an operator: there beside its results, and mostly gone with its end."""
+        going = []
+        for block in self._target.inside(call):
             number = len(self._parts)
-            self._parts[number] = Part.TEMPORARIES
-            self._add(number, num_bytes)
-            self._add(number, -num_bytes)
+            self._parts[number] = Part.WORKSPACE if block.stays else Part.TEMPORARIES
+            self._add(number, block.num_bytes)
+            if not block.stays:
+                going.append((number, block))
+        for number, block in going:
+            self._add(number, -block.num_bytes)
 
     def _on_death(self, key: int, number: int, num_bytes: int) -> Callable[[object], None]:
         def died(_: object) -> None:

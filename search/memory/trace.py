@@ -9,16 +9,18 @@ from __future__ import annotations
 import gc
 import itertools
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import torch
-from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from search.memory.recorder import Event, Part, Phase, Recorder
+from search.memory.target import Cpu, Target
 from search.objective import Split
 from search.training import TrainingParams, TrainingRun, micro_batch_size
 
@@ -26,12 +28,11 @@ if TYPE_CHECKING:
     from search.objective import Batch, Objective
     from search.results import Params
 
-__all__ = ["MAX_MICRO_BATCHES", "Event", "Part", "Phase", "Trace", "trace", "trace_of"]
+__all__ = ["MAX_MICRO_BATCHES", "Event", "Part", "Phase", "Trace", "record", "trace", "trace_of"]
 
 MAX_MICRO_BATCHES = 2
 """The first micro-batch creates the gradients, the second adds to them; all others repeat it."""
 _HELD_OUT_BATCHES = 2
-_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,38 +51,75 @@ class Trace:
     alive_at_peak: tuple[int, ...]
 
 
-def trace(objective: Objective, params: Params, *, num_steps: int = 2) -> Trace:
+def trace(
+    objective: Objective, params: Params, *, num_steps: int = 2, target: Target | None = None
+) -> Trace:
     """The memory of creating a model, `num_steps` optimizer steps and an evaluation.
 
     The objective's own `batch` stands for its data. Of a step's micro-batches two are run, and
-    the inputs of the others are held beside them.
+    the inputs of the others are held beside them. `target` is the CPU by default.
     """
     if not 1 <= num_steps <= 2:
         msg = f"num_steps must be 1 or 2, found {num_steps}"
         raise ValueError(msg)
-    with _undisturbed():
-        return trace_of(_recorded_events(objective, params, num_steps))
+    target = target or Cpu()
+
+    def run(recorder: Recorder) -> TrainingRun:
+        return _run(objective, params, recorder, device=target.device, num_steps=num_steps)
+
+    return trace_of(record(run, target))
 
 
-def _recorded_events(objective: Objective, params: Params, num_steps: int) -> list[Event]:
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    recorder = Recorder(fake)
-    with fake, recorder:
-        run = TrainingRun(
-            objective,
-            _traced_params(params),
-            num_tokens=2**62,
-            device=_CPU,
-            batches=_training_batches(objective, params, recorder),
-            held_out=_held_out_batches(objective, params, recorder),
-        )
-        recorder.watch(run)
-        for phase in (Phase.STEP_1, Phase.STEP_2)[:num_steps]:
-            recorder.phase = phase
-            run.step()
-        recorder.phase = Phase.EVALUATION
-        run.evaluate()
-    return recorder.events()
+def record(run: Callable[[Recorder], object], target: Target) -> list[Event]:
+    """The events of any code on fake tensors, which moves its tensors to `target.device`.
+
+    What it returns is kept alive to the end of the recording. It may set the recorder's `phase`.
+    """
+    copies = mock.patch.object(FakeTensor, "__deepcopy__", _deep_copy, create=True)
+    with _undisturbed(), copies, target.installed():
+        fake = FakeTensorMode(allow_non_fake_inputs=True)
+        recorder = Recorder(fake, target)
+        with fake, recorder:
+            kept = run(recorder)
+            events = recorder.events()
+            del kept
+    return events
+
+
+def _deep_copy(tensor: FakeTensor, memo: dict[int, Any]) -> Tensor:
+    """A copy on the same fake mode, as `nn.Parameter` copies itself: torch would copy the mode."""
+    if id(tensor) not in memo:
+        copy = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        if isinstance(tensor, nn.Parameter):
+            copy = nn.Parameter(copy.detach(), tensor.requires_grad)
+        memo[id(tensor)] = copy
+    found: Tensor = memo[id(tensor)]
+    return found
+
+
+def _run(
+    objective: Objective,
+    params: Params,
+    recorder: Recorder,
+    *,
+    device: torch.device,
+    num_steps: int,
+) -> TrainingRun:
+    run = TrainingRun(
+        objective,
+        _traced_params(params),
+        num_tokens=2**62,
+        device=device,
+        batches=_training_batches(objective, params, recorder),
+        held_out=_held_out_batches(objective, params, recorder),
+    )
+    recorder.watch(run)
+    for phase in (Phase.STEP_1, Phase.STEP_2)[:num_steps]:
+        recorder.phase = phase
+        run.step()
+    recorder.phase = Phase.EVALUATION
+    run.evaluate()
+    return run
 
 
 @contextmanager

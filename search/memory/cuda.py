@@ -1,0 +1,79 @@
+"""The CUDA personality: a run traced on this CPU books what it would on a GPU that is not here.
+
+Tensors of the GPU lie on `cpu:0`, those of the host on `cpu`: torch keeps the two apart as it does
+a GPU and its host, on any build and without a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim import optimizer as optim
+from torch.utils import _foreach_utils
+
+from search.memory.cuda_operators import REPLACEMENTS, installed_operators
+from search.memory.cuda_scratch import Workspaces
+from search.memory.target import Call, Inside
+
+_DEVICE = torch.device("cpu", 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cuda:
+    """A GPU to trace for, by its compute capability, such as (8, 0) for an A100."""
+
+    architecture: tuple[int, int]
+    _workspaces: Workspaces = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_workspaces", Workspaces(self.architecture))
+
+    @property
+    def device(self) -> torch.device:
+        """The stand-in of the GPU."""
+        return _DEVICE
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether a tensor lies on the stand-in."""
+        return isinstance(tensor, FakeTensor) and tensor.fake_device == _DEVICE
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """While inside, torch chooses operators and optimizers as it does on CUDA."""
+        self._workspaces.clear()
+        with ExitStack() as stack:
+            stack.enter_context(installed_operators(self.architecture))
+            stack.enter_context(_foreach_by_default())
+            yield
+
+    def replacement(self, operator: Any) -> Callable[..., Any] | None:
+        """What CUDA runs instead, where autograd does not see it."""
+        return REPLACEMENTS.get(operator)
+
+    def inside(self, call: Call) -> Iterable[Inside]:
+        """Workspaces and scratch, see `search.memory.cuda_scratch`."""
+        return self._workspaces.inside(call)
+
+
+@contextmanager
+def _foreach_by_default() -> Iterator[None]:
+    """Optimizers and clipping take the foreach kernels where nothing else is asked for.
+
+    Source: torch's `torch/optim/optimizer.py`, `_default_to_fused_or_foreach`, and
+    `torch/utils/_foreach_utils.py`.
+    """
+
+    devices, types = "_get_foreach_kernels_supported_devices", "_foreach_supported_types"
+    with ExitStack() as stack:
+        for module in (optim, _foreach_utils):
+            known = [*getattr(module, types), FakeTensor]
+            stack.enter_context(mock.patch.object(module, devices, lambda: ["cuda", "cpu"]))
+            stack.enter_context(mock.patch.object(module, types, known))
+        yield

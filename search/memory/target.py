@@ -1,0 +1,84 @@
+"""What a traced run stands for: the device whose memory is booked, and how its kernels behave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from search.memory.scratch import scratch_bytes
+
+
+class Inside(NamedTuple):
+    """A block an operator asks for beside its results, after them.
+
+    It goes with the operator's end; one that `stays` is kept for good, as a library's workspace is.
+    """
+
+    num_bytes: int
+    stays: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One operator that has run on fake tensors.
+
+    `in_backward` tells the thread of the autograd engine, which has library handles of its own.
+    """
+
+    operator: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    result: Any
+    in_backward: bool
+
+
+class Target(Protocol):
+    """A device to trace for. One object serves one trace at a time."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the run is told to put its tensors."""
+        ...
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether a tensor lies in the device's memory."""
+        ...
+
+    def installed(self) -> AbstractContextManager[None]:
+        """Makes torch choose as it would on the device, and starts with no workspace."""
+        ...
+
+    def replacement(self, operator: Any) -> Callable[..., Any] | None:
+        """What runs on the device instead of an operator; None for the operator itself."""
+        ...
+
+    def inside(self, call: Call) -> Iterable[Inside]:
+        """The blocks the operator's kernel asks for beside its results, in order."""
+        ...
+
+
+class Cpu:
+    """The CPU this runs on: everything is in its memory, and torch chooses by itself."""
+
+    device = torch.device("cpu")
+
+    def holds(self, tensor: Tensor) -> bool:  # noqa: ARG002 - all tensors are
+        """True."""
+        return True
+
+    def installed(self) -> AbstractContextManager[None]:
+        """Changes nothing."""
+        return nullcontext()
+
+    def replacement(self, operator: Any) -> None:  # noqa: ARG002 - none is
+        """None."""
+
+    def inside(self, call: Call) -> Iterable[Inside]:
+        """See `search.memory.scratch`."""
+        num_bytes = scratch_bytes(call.operator, call.args)
+        return (Inside(num_bytes),) if num_bytes else ()
