@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -117,7 +117,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         constant = getattr(tensor, "constant", None)
         if constant is not None:
-            return constant.item()  # type: ignore[no-any-return]
+            with unset_fake_temporarily():  # or it is taken for a fake tensor now and then
+                return constant.item()  # type: ignore[no-any-return]
         number = 0 if _key(tensor) in self._zeros else 1
         kind = float if tensor.is_floating_point() else bool if tensor.dtype is torch.bool else int
         return kind(number)
