@@ -22,6 +22,7 @@ hundred fits is still searched."""
 _NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
 _LONGEST_NAME = 100
 _LEAST_BUDGET = MIB
+_DEFAULT_RISK, _HIGHEST_RISK = 0.02, 0.5
 
 
 def _quantity(parse: Callable[[str], float], example: str) -> Callable[[object], object]:
@@ -59,6 +60,17 @@ def _enough_bytes(num_bytes: int) -> int:
     return num_bytes
 
 
+def _risk(given: object) -> object:
+    """A probability below one half, else a mend: `2` is read as percent."""
+    rule = f"must be a probability above 0 and below {_HIGHEST_RISK}, found {found(given)}"
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        refuse(f"{rule} (2 percent is `risk: 0.02`)")
+    if not 0 < given < _HIGHEST_RISK:
+        as_percent = 1 <= given < 100 * _HIGHEST_RISK
+        refuse(f"{rule} (try {given / 100 if as_percent else _DEFAULT_RISK:g})")
+    return given
+
+
 def _sound_name(name: str) -> str:
     if len(name) > _LONGEST_NAME:
         refuse(f"must have at most {_LONGEST_NAME} characters, found {len(name)}")
@@ -92,6 +104,8 @@ Seconds = Annotated[
     Field(gt=0),
     BeforeValidator(_quantity(parse_seconds, "10 min"), json_schema_input_type=float | str),
 ]
+_Probability = Annotated[float, Field(gt=0, lt=_HIGHEST_RISK)]
+Risk = Annotated[_Probability, BeforeValidator(_risk, json_schema_input_type=_Probability)]
 Goals = Annotated[
     dict[str, Annotated[Goal, BeforeValidator(_goal, json_schema_input_type=Goal)]],
     AfterValidator(_some_goals),
@@ -109,6 +123,9 @@ class MemorySettings(BaseModel):
     gate: bool = True
     """Whether to refuse a configuration that is predicted not to fit, before it starts. With
     `false` such trials are started and fail."""
+    risk: Risk = _DEFAULT_RISK
+    """The accepted probability that a configuration let through runs out of memory all the same:
+    above 0 and below 0.5. A smaller risk keeps a larger margin between prediction and budget."""
     device: str | None = Field(default=None, examples=["NVIDIA GeForce RTX 4090"])
     """The device the sweep is meant for, by name: elsewhere it is refused. Default: any."""
 

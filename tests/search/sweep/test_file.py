@@ -26,6 +26,7 @@ A_NAME = (
     "must begin with a letter or a digit and go on with those, '.', '_' or '-' "
     "(it names a folder), found"
 )
+A_RISK = "must be a probability above 0 and below 0.5, found"
 
 
 # What is right
@@ -221,6 +222,14 @@ def test_a_budget_for_a_device_elsewhere_is_not_compared_with_this_one(load):
             {"memory": "{budget: 25 GiB}"},
             "memory.budget: must be at most what this device has, 24 GiB, found 25 GiB",
         ),
+        ({"memory": "{risk: 0}"}, f"memory.risk: {A_RISK} 0 (try 0.02)"),
+        ({"memory": "{risk: 0.5}"}, f"memory.risk: {A_RISK} 0.5 (try 0.02)"),
+        ({"memory": "{risk: 2}"}, f"memory.risk: {A_RISK} 2 (try 0.02)"),
+        ({"memory": "{risk: 10}"}, f"memory.risk: {A_RISK} 10 (try 0.1)"),
+        ({"memory": "{risk: -1e-9}"}, f"memory.risk: {A_RISK} -1e-09 (try 0.02)"),
+        ({"memory": "{risk: .nan}"}, f"memory.risk: {A_RISK} nan (try 0.02)"),
+        ({"memory": "{risk: true}"}, f"memory.risk: {A_RISK} true (2 percent is `risk: 0.02`)"),
+        ({"memory": "{risk: 2%}"}, f"memory.risk: {A_RISK} '2%' (2 percent is `risk: 0.02`)"),
         (
             {"trial": "{tokens: 60_000, time_limit: 10 mni}"},
             "trial.time_limit: 'mni' is not a unit of time (known: ms, s, min, h)",
@@ -601,11 +610,17 @@ def test_the_schema_takes_what_the_reader_takes(text):
     jsonschema.Draft202012Validator.check_schema(schema)
     written = text(
         space="{width: {low: 8, high: 16}, dropout: {low: 0, high: 0.5}, tied: [true]}",
-        memory="{budget: 8 GiB}",
+        memory="{budget: 8 GiB, risk: 0.1}",
         trial="{tokens: '60_000', time_limit: 10 min}",
     )
     jsonschema.validate(read_document(written, "x").data, schema)
-    for bad in ({"sed": "0"}, {"trials": "0"}, {"name": "a/b"}, {"space": "{width: {low: 1}}"}):
+    for bad in (
+        {"sed": "0"},
+        {"trials": "0"},
+        {"name": "a/b"},
+        {"space": "{width: {low: 1}}"},
+        {"memory": "{risk: 0.5}"},
+    ):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(read_document(text(**bad), "x").data, schema)
 

@@ -17,7 +17,7 @@ FIELDS = {
 
 def test_what_is_left_out_has_its_default():
     sweep = Sweep.model_validate(FIELDS)
-    assert sweep.memory == MemorySettings(budget=None, gate=True, device=None)
+    assert sweep.memory == MemorySettings(budget=None, gate=True, risk=0.02, device=None)
     assert sweep.trial == TrialSettings(tokens=1000, time_limit=None)
     assert (sweep.seed, sweep.stop_after_failures, sweep.description) == (0, 5, "")
     assert (sweep.resources.cpus, sweep.resources.concurrent) == (1, None)
@@ -35,6 +35,11 @@ def test_refusals_are_bounded_by_a_hundred_for_each_trial_unless_stated():
 )
 def test_a_budget_is_bytes(budget, num_bytes):
     assert MemorySettings.model_validate({"budget": budget}).budget == num_bytes
+
+
+@pytest.mark.parametrize("risk", [0.02, 0.4999, 1e-6])
+def test_a_risk_is_a_probability_below_one_half(risk):
+    assert MemorySettings.model_validate({"risk": risk}).risk == risk
 
 
 @pytest.mark.parametrize(("limit", "seconds"), [("10 min", 600), ("90 s", 90), (0.5, 0.5)])
