@@ -7,7 +7,7 @@ see `search.memory.program_fit`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -22,6 +22,7 @@ from search.memory.polynomials import (
     undominated,
 )
 from search.memory.trace import Event, Part, Phase, Trace, trace_of
+from search.memory.work_program import WorkProgram
 
 _CHUNK = 1 << 15
 """Points judged at a time: a few megabytes of intermediate results."""
@@ -90,11 +91,13 @@ class EventProgram:
     """The events of a structure in order, each size a polynomial of the point.
 
     Sizes are exact, to the byte, as far as the traces that made it tell: inside `box` alone.
+    `work` is None where what a step computes and moves is no such polynomial.
     """
 
     box: Box
     sizes: tuple[Coefficients, ...]
     steps: tuple[Step, ...]
+    work: WorkProgram | None = None
     _peaks: Mapping[Phase, Integers] = field(init=False, repr=False, compare=False)
     _peak: Integers = field(init=False, repr=False, compare=False)
 
@@ -186,7 +189,7 @@ class EventProgram:
         """
         self._check(np.array([point]))
         sizes = (np.array(self.sizes) @ monomials(np.array([point]))[:, 0]).tolist()
-        return trace_of(
+        traced = trace_of(
             [
                 Event(
                     phase=step.phase,
@@ -198,6 +201,7 @@ class EventProgram:
                 for step in self.steps
             ]
         )
+        return replace(traced, work=self.work.at(point) if self.work else None)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values that `from_json` reads back to an equal program."""
@@ -209,6 +213,7 @@ class EventProgram:
             "sizes": [list(size) for size in self.sizes],
             "operators": names,
             "steps": [[*step[:4], number[step.operator], step.part] for step in self.steps],
+            "work": self.work and self.work.to_json(),
         }
 
     @classmethod
@@ -229,6 +234,7 @@ class EventProgram:
                 Step(Phase(phase), storage, appears, size, names[operator], Part(part))
                 for phase, storage, appears, size, operator, part in record["steps"]
             ),
+            work=record["work"] and WorkProgram.from_json(record["work"]),
         )
 
 

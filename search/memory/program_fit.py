@@ -14,6 +14,7 @@ from search.errors import SearchError
 from search.memory.polynomials import Coefficients, sparsest
 from search.memory.program import Box, EventProgram, Point, Step
 from search.memory.trace import Trace
+from search.memory.work_program import WorkProgram, fit_work
 from search.objective import Split
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def fit_program(trace_at: Callable[[Point], Trace], box: Box) -> EventProgram | 
             return NoProgram(reason=reason)
         if len(traces) >= len(sure):
             found = _program(traces, box)
-            if isinstance(found, EventProgram):
+            if isinstance(found, EventProgram) and (found.work or not traces[point].work):
                 break
     return found
 
@@ -144,7 +145,14 @@ def _program(traces: dict[Point, Trace], box: Box) -> EventProgram | NoProgram:
         )
         for event, values in zip(events, columns, strict=True)
     )
-    return EventProgram(box=box, sizes=tuple(sizes.values()), steps=tuple(steps))
+    return EventProgram(
+        box=box, sizes=tuple(sizes.values()), steps=tuple(steps), work=_work(traces, box)
+    )
+
+
+def _work(traces: dict[Point, Trace], box: Box) -> WorkProgram | None:
+    works = [traced.work for traced in traces.values() if traced.work]
+    return fit_work(list(traces), works, axes=[len(axis) for axis in box.axes]) if works else None
 
 
 def _sizes(traced: Trace) -> Sequence[int]:

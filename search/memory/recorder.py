@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from search.memory.target import Call, Target
+from search.memory.work import Tally
 
 if TYPE_CHECKING:
     from search.training import TrainingRun
@@ -68,6 +69,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Listens where it is entered, inside `fake`."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase = Phase.MODEL_CREATION
+        self.tally: Tally | None = None  # counts what operators compute while one is set
         self._fake = fake
         self._target = target
         self._events: list[Event] = []
@@ -100,9 +102,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor) and self._target.holds(tensor):
                 self._book(tensor, in_backward=in_backward)
-        self._book_inside(
-            Call(operator=func, args=args, kwargs=kwargs, result=result, in_backward=in_backward)
-        )
+        call = Call(operator=func, args=args, kwargs=kwargs, result=result, in_backward=in_backward)
+        self._book_inside(call)
+        if self.tally is not None:
+            self.tally.add(call, self._target.holds)
         if self._operator.startswith("aten.any."):
             self._zeros.add(_key(result))
         if self.phase is Phase.MODEL_CREATION:

@@ -11,7 +11,7 @@ import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -19,10 +19,12 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from search.memory.host_data import HostData
 from search.memory.recorder import Event, Part, Phase, Recorder
 from search.memory.target import Cpu, Target
+from search.memory.work import Tally, Work
 from search.objective import Split
-from search.training import TrainingParams, TrainingRun, micro_batch_size
+from search.training import Precision, TrainingParams, TrainingRun, micro_batch_size
 
 if TYPE_CHECKING:
     from search.objective import Batch, Objective
@@ -40,7 +42,7 @@ class Trace:
     """Every event of a run in order, and the most bytes that were alive at once.
 
     `parts` say what those bytes were for, `alive_at_peak` in pieces of which sizes; the sum of
-    each is `peak_bytes`.
+    each is `peak_bytes`. `work` is that of the last step, None where it was not counted.
     """
 
     events: tuple[Event, ...]
@@ -49,6 +51,7 @@ class Trace:
     peak_bytes_by_phase: Mapping[Phase, int]
     parts: Mapping[str, int]
     alive_at_peak: tuple[int, ...]
+    work: Work | None = None
 
 
 def trace(
@@ -63,11 +66,22 @@ def trace(
         msg = f"num_steps must be 1 or 2, found {num_steps}"
         raise ValueError(msg)
     target = target or Cpu()
+    tally = Tally()
 
     def run(recorder: Recorder) -> TrainingRun:
-        return _run(objective, params, recorder, device=target.device, num_steps=num_steps)
+        return _run(objective, params, recorder, tally, device=target.device, num_steps=num_steps)
 
-    return trace_of(record(run, target))
+    return replace(trace_of(record(run, target)), work=_work(tally, params))
+
+
+def _work(tally: Tally, params: Params) -> Work:
+    num_micro_batches = _num_micro_batches(params)
+    num_traced = min(num_micro_batches, MAX_MICRO_BATCHES)
+    return tally.work(
+        num_traced=num_traced,
+        num_waiting=num_micro_batches - num_traced,
+        tf32=TrainingParams.of(params).precision is Precision.TF32,
+    )
 
 
 def record(run: Callable[[Recorder], object], target: Target) -> list[Event]:
@@ -79,7 +93,7 @@ def record(run: Callable[[Recorder], object], target: Target) -> list[Event]:
     with _undisturbed(), copies, target.installed():
         fake = FakeTensorMode(allow_non_fake_inputs=True)
         recorder = Recorder(fake, target)
-        with fake, recorder:
+        with fake, recorder, HostData():
             kept = run(recorder)
             events = recorder.events()
             del kept
@@ -101,6 +115,7 @@ def _run(
     objective: Objective,
     params: Params,
     recorder: Recorder,
+    tally: Tally,
     *,
     device: torch.device,
     num_steps: int,
@@ -114,9 +129,12 @@ def _run(
         held_out=_held_out_batches(objective, params, recorder),
     )
     recorder.watch(run)
-    for phase in (Phase.STEP_1, Phase.STEP_2)[:num_steps]:
+    phases = (Phase.STEP_1, Phase.STEP_2)[:num_steps]
+    for phase in phases:
         recorder.phase = phase
+        recorder.tally = tally if phase is phases[-1] else None
         run.step()
+    recorder.tally = None
     recorder.phase = Phase.EVALUATION
     run.evaluate()
     return run
