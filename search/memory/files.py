@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,3 +41,39 @@ def write_json(file: Path, content: Mapping[str, Any]) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def append_json(file: Path, record: Mapping[str, Any]) -> None:
+    """Adds a line to a file of one JSON record a line; others may do so at the same time.
+
+    The lock keeps two writers' bytes apart. A line that a crash cut short is closed first, so that
+    it spoils no other.
+
+    Raises:
+        OSError: when the file cannot be written; nothing of the record is left in it then.
+    """
+    line = json.dumps(record).encode() + b"\n"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a+b", buffering=0) as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        size = stream.seek(0, os.SEEK_END)
+        if size and os.pread(stream.fileno(), 1, size - 1) != b"\n":
+            line = b"\n" + line
+        if stream.write(line) != len(line):
+            stream.truncate(size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+
+
+def read_json_lines(file: Path) -> Iterator[dict[str, Any]]:
+    """The records of a file of one a line; none where it is missing, without what is damaged."""
+    try:
+        lines = file.read_bytes().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            yield record
