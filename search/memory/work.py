@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flop
 
 from search.memory.target import Call
@@ -144,7 +143,7 @@ def operator_work(call: Call, holds: Callable[[Tensor], bool]) -> OperatorWork |
     packet = call.operator.overloadpacket
     if call.operator.is_view or packet in _FREE:
         return None
-    reads = _tensors((call.args, call.kwargs), holds)
+    reads = _tensors((*call.args, *call.kwargs.values()), holds)
     written = _tensors(_written(call), holds)
     read_bytes = _read_bytes(packet, reads, written)
     num_bytes = read_bytes + sum(map(_bytes, written))
@@ -157,8 +156,13 @@ def operator_work(call: Call, holds: Callable[[Tensor], bool]) -> OperatorWork |
     return OperatorWork(_arithmetic(packet, reads), flops, num_bytes)
 
 
-def _tensors(values: Any, holds: Callable[[Tensor], bool]) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor) and holds(leaf)]
+def _tensors(value: Any, holds: Callable[[Tensor], bool]) -> list[Tensor]:
+    """The tensors on the device, in order; nested as far as operators nest them."""
+    if isinstance(value, Tensor):
+        return [value] if holds(value) else []
+    if isinstance(value, list | tuple):
+        return [tensor for each in value for tensor in _tensors(each, holds)]
+    return []
 
 
 def _written(call: Call) -> Any:
