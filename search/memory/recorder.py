@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _READ = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001 - the operator behind `.item()`
 _DEVICE = torch.ops.prim.device.default
+_COPY = torch.ops.aten._to_copy.default  # noqa: SLF001 - the operator behind `.to()`
 _UNSCALE = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default
 
 
@@ -98,7 +99,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if in_backward:
             self._keep_activations()
         kwargs = kwargs or {}
-        result = (self._target.replacement(func) or func)(*args, **kwargs)
+        result = self._result(func, args, kwargs)
         for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor) and self._target.holds(tensor):
                 self._book(tensor, in_backward=in_backward)
@@ -110,6 +111,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._zeros.add(_key(result))
         if self.phase is Phase.MODEL_CREATION:
             self._forget_conversions()
+        return result
+
+    def _result(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = (self._target.replacement(func) or func)(*args, **kwargs)
+        if func is _COPY:
+            _place(result, kwargs.get("device"))
         return result
 
     def _read(self, tensor: Tensor) -> float:
@@ -225,3 +232,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _key(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - the storage's identity, view or not
+
+
+def _place(copy: Any, device: torch.device | None) -> None:
+    """Puts a copy of a number the host knows where it was sent, which fake tensors forget to do.
+
+    The host then knows it no more. Source: torch's `torch/_subclasses/fake_tensor.py`, which
+    copies known numbers for real.
+    """
+    if device is not None and isinstance(copy, FakeTensor) and copy.fake_device != device:
+        copy.fake_device = device
+        copy.constant = None
