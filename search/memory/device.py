@@ -1,4 +1,4 @@
-"""Where trials run, and how much memory it has."""
+"""A place to train on: how much memory it has, how fast it is, and the one that is here."""
 
 from __future__ import annotations
 
@@ -7,34 +7,99 @@ import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 _UNLIMITED_BYTES = 2**60
 """A control group without a limit names one beyond any machine's memory, in its first version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ByteEstimate:
+    """A size that is not known to the byte: between which bounds it lies, and who says so."""
+
+    low_bytes: int
+    expected_bytes: int
+    high_bytes: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakFlops:
+    """The most floating-point operations per second, dense, by precision; None: not known.
+
+    `fp32` runs on the common cores. The others run on tensor cores, with sums kept in fp32, and
+    are None where the GPU's tensor cores do not know that precision.
+    """
+
+    fp32: float | None
+    tf32: float | None
+    bf16: float | None
+    fp16: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One place to train on. `capacity_bytes` is all the memory it has, used or not."""
+    """One place to train on. What a CPU does not have, or nobody knows of a GPU, is None.
+
+    Attributes:
+        capacity_bytes: all the memory that can be had on it, used or not.
+        capacity: `capacity_bytes` with its bounds, where it was looked up and not reported.
+        architecture: the compute capability, such as (8, 0) for an A100.
+        bandwidth_bytes_per_second: of its memory, as the maker states it.
+        context: what a process takes outside torch's allocator: the CUDA context with the
+            kernels loaded into it.
+        held_bytes: what other processes held when it was looked at.
+        driver: the version of the driver that answered.
+    """
 
     name: str
     kind: Literal["cpu", "cuda"]
     capacity_bytes: int
+    capacity: ByteEstimate | None = None
+    architecture: tuple[int, int] | None = None
+    memory_type: str | None = None
+    bandwidth_bytes_per_second: float | None = None
+    peak_flops: PeakFlops | None = None
+    context: ByteEstimate | None = None
+    held_bytes: int = 0
+    driver: str | None = None
 
     @property
     def torch_device(self) -> torch.device:
         """The device as torch knows it."""
+        import torch
+
         return torch.device(self.kind)
+
+    @property
+    def usable_bytes(self) -> int:
+        """What torch's allocator can reserve: all but the context and what others hold."""
+        context_bytes = self.context.expected_bytes if self.context else 0
+        return max(0, self.capacity_bytes - context_bytes - self.held_bytes)
 
 
 def device_here() -> Device:
     """The current CUDA GPU where torch sees one, else the CPU with the memory it may use."""
-    if torch.cuda.is_available():
-        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        return Device(name=properties.name, kind="cuda", capacity_bytes=properties.total_memory)
-    return Device(name=cpu_name(), kind="cpu", capacity_bytes=_usable_bytes())
+    import torch
+
+    if not torch.cuda.is_available():
+        return Device(name=cpu_name(), kind="cpu", capacity_bytes=_usable_bytes())
+    from search.memory.catalogue import described  # which builds on this module
+    from search.memory.nvml import gpu_with
+
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    found = gpu_with(str(properties.uuid))
+    return described(
+        properties.name,
+        capacity_bytes=properties.total_memory,
+        architecture=(properties.major, properties.minor),
+        held_bytes=found.held_bytes if found else 0,
+        driver=found.driver if found else None,
+        torch_version=torch.__version__,
+    )
 
 
 def cpu_name() -> str:
@@ -88,5 +153,7 @@ def cuda_context_bytes() -> int:
 
     Exact where a trial has the GPU to itself, as trials on GPUs here do.
     """
+    import torch
+
     free_bytes, total_bytes = torch.cuda.mem_get_info()
     return total_bytes - free_bytes - torch.cuda.memory_reserved()
