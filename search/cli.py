@@ -212,6 +212,21 @@ def train(
 
 
 @app.command()
+def devices(
+    name_part: Annotated[str, typer.Argument(help="Words of the name.", show_default=False)] = "",
+    memory: Annotated[
+        str | None,
+        typer.Option(help="At least this much memory, e.g. '24 GiB'.", show_default=False),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List the GPUs known, those here, and what was measured on them."""
+    from search.pipeline import devices as listing
+
+    listing.devices(name_part, memory=memory, as_json=json)
+
+
+@app.command()
 def ui(
     name: Annotated[
         str | None, typer.Argument(help="The sweep to open at.", show_default=False)

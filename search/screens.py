@@ -13,6 +13,9 @@ from search.results import Outcome, Trial
 from search.units import format_bytes, heading, shown
 
 if TYPE_CHECKING:
+    from search.memory.contexts import MeasuredContext
+    from search.memory.device import Device
+    from search.memory.nvml import GpuHere
     from search.plan import Plan, PlannedPoint
 
 
@@ -111,6 +114,59 @@ _COUNTED = {
     )
 }
 _SHOWN_ALWAYS = (Outcome.COMPLETED, Outcome.PRUNED_BY_MEMORY, Outcome.OUT_OF_MEMORY)
+
+
+def devices_text(devices: Iterable[Device]) -> str:
+    """One line a GPU. A size with `~` is the nominal one, of which the driver keeps a part.
+
+    As text, as a table of hundreds of rows takes rich a second.
+    """
+    rows = [("GPU", "capability", "memory", "", "bandwidth"), *map(_device_row, devices)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return "\n".join(lines)
+
+
+def _device_row(device: Device) -> tuple[str, str, str, str, str]:
+    return (
+        device.name,
+        _capability(device.architecture),
+        f"{_mark(device)}{format_bytes(device.capacity_bytes)}",
+        device.memory_type or "",
+        _bandwidth(device.bandwidth_bytes_per_second),
+    )
+
+
+def _mark(device: Device) -> str:
+    sure = device.capacity is None or device.capacity.low_bytes == device.capacity_bytes
+    return "" if sure else "~"
+
+
+def _capability(architecture: tuple[int, int] | None) -> str:
+    return ".".join(map(str, architecture or ()))
+
+
+def _bandwidth(bytes_per_second: float | None) -> str:
+    return "" if bytes_per_second is None else f"{bytes_per_second / 1e9:,.0f} GB/s"
+
+
+def gpu_here_line(gpu: GpuHere) -> str:
+    """What the driver tells of a GPU of this machine."""
+    total, held = format_bytes(gpu.total_bytes), format_bytes(gpu.held_bytes)
+    capability = _capability(gpu.architecture)
+    return f"here: {gpu.name} ({capability}), {total}, {held} held by others, driver {gpu.driver}"
+
+
+def measured_line(measured: MeasuredContext) -> str:
+    """What was measured on a GPU of this machine."""
+    found = measured.estimate
+    low, high = format_bytes(found.low_bytes), format_bytes(found.high_bytes)
+    count = len(measured.sizes_bytes)
+    return (
+        f"measured: {measured.device_name}, context {format_bytes(found.expected_bytes)} "
+        f"({low} to {high} in {count} measurement{'' if count == 1 else 's'}), "
+        f"driver {measured.driver}, torch {measured.torch_version}"
+    )
 
 
 def plan_table(plan: Plan) -> Table:
