@@ -3,7 +3,7 @@
 That is the CUDA context, with the driver's own tables, and the kernels that were loaded into it.
 Kernels are loaded when they are first used (torch sets `CUDA_MODULE_LOADING=LAZY` since 1.13,
 pytorch/pytorch #86509), so it grows with the variety of what runs, and it differs with the driver
-and the build of torch. What is published spreads tenfold: measure it where that matters.
+and the build of torch. What is published spreads fivefold: measure it where that matters.
 """
 
 from __future__ import annotations
@@ -22,34 +22,38 @@ _MIB = 2**20
 _KEPT = 32
 """The latest measurements of one device, driver and torch that are kept: enough for a spread."""
 
-_TRAINING = {
+_SPREADS = {
     (8, 0): ByteEstimate(
         low_bytes=1411 * _MIB,
         expected_bytes=1429 * _MIB,
         high_bytes=1431 * _MIB,
-        source="published: A100 40 GB",
+        source="published: A100 40 GB, torch 2.5",
     ),
 }
-"""Of a process that trains, on an idle GPU, by compute capability: one entry, in one place.
+"""Of processes that train, by compute capability, where a spread is published: the one place.
 
 Source: itu-rad/GPUMemNet, `mlp_data_step2.csv`: what the MLP rows measured beyond the memory that
 torch reserved, their median and spread; the idle GPU's own few MiB are in it.
 """
 
-_SINGLE = {
-    (7, 0): (1343 * _MIB, "published: V100, CUDA 11.2, all kernels loaded"),
-    (8, 6): (750 * 10**6, "published: RTX A6000, CUDA 13"),
-    (8, 9): (426 * _MIB, "published: RTX 6000 Ada, CUDA 13, no kernels loaded"),
-    (9, 0): (164 * _MIB, "published: H100, no kernels loaded"),
-}
-"""Single values, whose spread is not known.
+_BARE = {(8, 6): 256 * _MIB, (8, 9): 426 * _MIB}
+"""Of processes that had not run a kernel yet: a lower bound.
 
-Source: huggingface/transformers, `docs/source/performance.mdx` (V100); unslothai/unsloth-zoo #1053
-(RTX 6000 Ada); vramcalc's measurements (RTX A6000); reports of 0.16 GiB (H100).
+Source: invoke-ai/InvokeAI #9413 (RTX 3090, torch 2.7, CUDA 12.8); unslothai/unsloth-zoo #1053
+(RTX 6000 Ada, torch 2.10, CUDA 13).
 """
+_TYPICAL_BYTES = 750 * 10**6
+"""Of a process that trains, with the CUDA that torch 2.13 is built for.
 
-_LOW_BYTES, _HIGH_BYTES = 164 * _MIB, 1431 * _MIB
-"""The least and the most of all that is published above."""
+Source: vramcalc 0.1.2, its measurements on an RTX A6000 with CUDA 13; no other is published.
+"""
+_LEAST_BYTES, _MOST_BYTES = 256 * _MIB, 1431 * _MIB
+"""The least and the most of all that is published for kernels loaded at their first use.
+
+With all of them loaded at once, as before CUDA 11.7, it was no more: 1343 MiB on a V100.
+Source: huggingface/transformers, `docs/source/performance.mdx`. What vLLM #12126 shows as memory
+outside torch (0.16 GiB, H100) is no context: its baseline already counts that (vLLM #12059).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,22 +79,16 @@ class MeasuredContext:
 def published_context(architecture: tuple[int, int]) -> ByteEstimate:
     """What a process that trains takes on a GPU of a compute capability, as far as is published.
 
-    Where it is not, the median of the published values stands in; low and high are then the
-    least and the most of them.
+    Where that is little, one value stands for all, between the least and the most of any GPU.
     """
-    if (known := _TRAINING.get(architecture)) is not None:
+    if (known := _SPREADS.get(architecture)) is not None:
         return known
-    typical = statistics.median(
-        [
-            *(size for size, _ in _SINGLE.values()),
-            *(one.expected_bytes for one in _TRAINING.values()),
-        ]
-    )
-    expected_bytes, source = _SINGLE.get(
-        architecture, (round(typical), "nothing published; the median of other GPUs")
-    )
     return ByteEstimate(
-        low_bytes=_LOW_BYTES, expected_bytes=expected_bytes, high_bytes=_HIGH_BYTES, source=source
+        low_bytes=_BARE.get(architecture, _LEAST_BYTES),
+        expected_bytes=_TYPICAL_BYTES,
+        high_bytes=_MOST_BYTES,
+        source="published: RTX A6000, CUDA 13"
+        + ("" if architecture == (8, 6) else "; not this one"),
     )
 
 

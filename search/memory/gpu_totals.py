@@ -22,7 +22,7 @@ _REPORTED_MIB = {
     "GeForce RTX 4090": (24_081, 24_217),
     "GeForce RTX 5090": (32_102, 32_123),
     "H100 PCIe 80 GB": (81_008, 81_008),
-    "H100 SXM5 80 GB": (81_082, 81_090),
+    "H100 SXM5 80 GB": (81_082, 81_121),
     "H200 SXM 141 GB": (143_156, 143_156),
     "L4": (22_563, 22_693),
     "L40S": (45_589, 45_589),
@@ -43,7 +43,8 @@ Source: torch's device properties as printed in public training logs (the first 
 Ultralytics' YOLO, torch 1.7 to 2.13) and in these threads: bottlerocket-os/bottlerocket #3873 and
 ultralytics/yolov5 #3360 (A100 40 GB), ultralytics/ultralytics #22877 (A100 80 GB), #7673 (A10G),
 #19084 (RTX A6000), unslothai/unsloth-zoo #1053 (RTX 6000 Ada), aikitoria/open-gpu-kernel-modules
-#1 and Wan-Video/Wan2.1 #465 (RTX 5090), DengKaiCQ/VGGT-Long #6 (RTX A4000).
+#1 and Wan-Video/Wan2.1 #465 (RTX 5090), DengKaiCQ/VGGT-Long #6 (RTX A4000),
+vllm-project/vllm #12126 (H100 80 GB).
 """
 
 LEAST_SHARE = 0.91

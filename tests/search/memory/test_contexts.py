@@ -68,8 +68,9 @@ def test_a_cache_that_cannot_be_written_is_no_fault(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("architecture", [(5, 0), (7, 0), (8, 0), (8, 6), (9, 0), (12, 0)])
 def test_every_capability_has_an_estimate_within_what_is_published(architecture):
+    # from a bare context on an RTX 3090 (InvokeAI #9413) to training on an A100 (GPUMemNet)
     found = published_context(architecture)
-    assert 164 * MIB <= found.low_bytes <= found.expected_bytes <= found.high_bytes <= 1431 * MIB
+    assert 256 * MIB <= found.low_bytes <= found.expected_bytes <= found.high_bytes <= 1431 * MIB
     assert found.source
 
 
@@ -80,6 +81,11 @@ def test_the_a100_has_a_spread_of_its_own():
     assert found.low_bytes <= found.expected_bytes <= found.high_bytes
 
 
-def test_where_nothing_is_published_the_median_stands_in():
-    # of 164 MiB, 426 MiB, 750 MB, 1343 MiB and the A100's
-    assert published_context((12, 0)).expected_bytes == 750 * 10**6
+def test_a_bare_context_is_a_lower_bound():
+    # unsloth-zoo #1053: 426 MiB on an RTX 6000 Ada before any kernel ran
+    assert published_context((8, 9)).low_bytes == 426 * MIB
+
+
+def test_it_is_told_where_a_value_is_of_another_gpu():
+    assert "not this one" in published_context((12, 0)).source
+    assert "not this one" not in published_context((8, 6)).source
