@@ -18,48 +18,50 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import optimizer as optim
 from torch.utils import _foreach_utils
 
-from search.memory.cuda_operators import REPLACEMENTS, installed_operators
-from search.memory.cuda_scratch import Workspaces
-from search.memory.target import Call, Inside
-
-_DEVICE = torch.device("cpu", 0)
+from search.memory.cuda_autocast import installed_autocast
+from search.memory.cuda_device import STAND_IN, Architecture, is_on_gpu
+from search.memory.cuda_operators import installed_operators
+from search.memory.cuda_results import REPLACEMENTS
+from search.memory.cuda_scratch import scratch
+from search.memory.cuda_workspaces import Workspaces
+from search.memory.target import Call, Freed, Inside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cuda:
     """A GPU to trace for, by its compute capability, such as (8, 0) for an A100."""
 
-    architecture: tuple[int, int]
+    architecture: Architecture
     _workspaces: Workspaces = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        """Starts without workspaces."""
         object.__setattr__(self, "_workspaces", Workspaces(self.architecture))
 
     @property
     def device(self) -> torch.device:
         """The stand-in of the GPU."""
-        return _DEVICE
+        return STAND_IN
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether a tensor lies on the stand-in."""
-        return isinstance(tensor, FakeTensor) and tensor.fake_device == _DEVICE
+        return is_on_gpu(tensor)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """While inside, torch chooses operators and optimizers as it does on CUDA."""
+        """While inside, torch chooses operators, types and optimizers as it does on CUDA."""
         self._workspaces.clear()
-        with ExitStack() as stack:
-            stack.enter_context(installed_operators(self.architecture))
-            stack.enter_context(_foreach_by_default())
+        with installed_operators(self.architecture), installed_autocast(), _foreach_by_default():
             yield
 
     def replacement(self, operator: Any) -> Callable[..., Any] | None:
         """What CUDA runs instead, where autograd does not see it."""
         return REPLACEMENTS.get(operator)
 
-    def inside(self, call: Call) -> Iterable[Inside]:
-        """Workspaces and scratch, see `search.memory.cuda_scratch`."""
-        return self._workspaces.inside(call)
+    def inside(self, call: Call) -> Iterable[Inside | Freed]:
+        """Workspaces and scratch: see `search.memory.cuda_workspaces` and `cuda_scratch`."""
+        yield from self._workspaces.inside(call)
+        yield from scratch(call, self.architecture)
 
 
 @contextmanager
@@ -69,11 +71,10 @@ def _foreach_by_default() -> Iterator[None]:
     Source: torch's `torch/optim/optimizer.py`, `_default_to_fused_or_foreach`, and
     `torch/utils/_foreach_utils.py`.
     """
-
     devices, types = "_get_foreach_kernels_supported_devices", "_foreach_supported_types"
     with ExitStack() as stack:
         for module in (optim, _foreach_utils):
             known = [*getattr(module, types), FakeTensor]
-            stack.enter_context(mock.patch.object(module, devices, lambda: ["cuda", "cpu"]))
+            stack.enter_context(mock.patch.object(module, devices, return_value=["cuda", "cpu"]))
             stack.enter_context(mock.patch.object(module, types, known))
         yield

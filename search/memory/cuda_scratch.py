@@ -1,52 +1,138 @@
-"""What CUDA's kernels and libraries ask of the allocator beside an operator's results."""
+"""What CUDA's kernels ask of the allocator beside an operator's results.
+
+Left out, because small or gone before the result is there: buffers of reductions and of cub's
+sorts, both below a few MiB.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from search.memory.target import Call, Inside
+from search.memory import cuda_attention_scratch as attention
+from search.memory.cuda_device import Architecture, multiprocessors
+from search.memory.target import Call, Freed, Inside
 
 _aten = torch.ops.aten
-_MATRIX_PRODUCTS = {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default}
-_AMPERE_WORKSPACE_BYTES = 8_519_680
-_HOPPER_WORKSPACE_BYTES = 32 * 2**20
+_ROWS_PER_THREAD = 10
+_FEW_INDICES = 3072
+_NORM_CHUNK = 65_536
+_TALL = 64 * 1024
 
 
-class Workspaces:
-    """The workspaces of one process, each asked for once by each thread."""
-
-    def __init__(self, architecture: tuple[int, int]) -> None:
-        self._cublas_bytes = (
-            _HOPPER_WORKSPACE_BYTES if architecture[0] == 9 else _AMPERE_WORKSPACE_BYTES
-        )
-        self._threads: set[bool] = set()
-
-    def clear(self) -> None:
-        self._threads.clear()
-
-    def inside(self, call: Call) -> Iterator[Inside]:
-        if call.operator in _MATRIX_PRODUCTS and call.in_backward not in self._threads:
-            self._threads.add(call.in_backward)
-            yield Inside(self._cublas_bytes, stays=True)
-        if call.operator is _aten._softmax_backward_data.default:
-            yield Inside(call.result.numel() * call.result.itemsize)
-        if call.operator is _aten.embedding_dense_backward.default:
-            yield from _embedding_backward(*call.args)
+def scratch(call: Call, architecture: Architecture) -> Iterator[Inside | Freed]:
+    """The blocks of one call, in order."""
+    kernel = _KERNELS.get(call.operator)
+    if kernel is not None:
+        yield from kernel(call, architecture)
 
 
-def _embedding_backward(
-    grad: Tensor, indices: Tensor, num_weights: int, padding_idx: int, by_freq: bool
-) -> Iterator[Inside]:
-    n = indices.numel()
-    if n <= 3072 and not by_freq:
+def _softmax_backward(call: Call, _: Architecture) -> Iterator[Inside]:
+    """The gradient times the result.
+
+    Source: torch's `aten/src/ATen/native/cuda/SoftMax.cu`, softmax_backward_cuda_out.
+    """
+    yield Inside(call.args[0].numel() * call.args[0].itemsize)
+
+
+def _safe_softmax(call: Call, _: Architecture) -> Iterator[Inside]:
+    """The softmax before rows of minus infinity are made 0, and which scores and rows those are.
+
+    Source: torch's `aten/src/ATen/native/transformers/attention.cpp`, _safe_softmax.
+    """
+    scores = call.args[0]
+    yield Inside(call.result.numel() * call.result.itemsize)
+    yield Inside(scores.numel())
+    yield Inside(scores.numel() // max(1, scores.shape[call.args[1]]))
+
+
+def _embedding_backward(call: Call, _: Architecture) -> Iterator[Inside]:
+    """The sorted indices, and sums of at most ten rows each, in fp32.
+
+    Source: torch's `aten/src/ATen/native/cuda/Embedding.cu`, embedding_dense_backward_cuda, and
+    `EmbeddingBackwardKernel.cu`, embedding_backward_cuda_kernel.
+    """
+    grad, indices, num_weights, _padding, by_frequency = call.args
+    count, width = indices.numel(), grad.shape[-1]
+    if count <= _FEW_INDICES and not by_frequency:
         return
-    d = grad.shape[-1]
-    segments = min(n, num_weights)
-    partial = n // 10 + segments
-    for count in (n, n, n, segments, segments, partial):
-        yield Inside(count * 8)
-    yield Inside(partial * d * 4)
+    segments = min(count, num_weights)
+    partial = count // _ROWS_PER_THREAD + segments
+    counts = 3 if by_frequency else 2
+    for length in (*[count] * counts, segments, segments, segments, partial):
+        yield Inside(length * indices.itemsize)
+    yield Inside(partial * width * max(4, grad.itemsize))
+
+
+def _index_put(call: Call, _: Architecture) -> Iterator[Inside]:
+    """Where the gradient of an index goes: positions, sorted, and in which order they were.
+
+    Source: torch's `aten/src/ATen/native/cuda/Indexing.cu`, index_put_with_sort_kernel.
+    """
+    accumulates = call.args[3] if len(call.args) > 3 else call.kwargs.get("accumulate", False)
+    if accumulates:
+        indices = [index for index in call.args[1] if index is not None]
+        count = torch.broadcast_tensors(*indices)[0].numel()  # type: ignore[no-untyped-call]
+        for _position in range(3):
+            yield Inside(count * 8)
+
+
+def _layer_norm_backward(call: Call, architecture: Architecture) -> Iterator[Inside]:
+    """Partial sums for weight and bias, where rows are many and short.
+
+    Source: torch's `aten/src/ATen/native/cuda/layer_norm_kernel.cu`,
+    LaunchGammaBetaBackwardCUDAKernel.
+    """
+    grad, x, shape = call.args[:3]
+    if not grad.is_contiguous():
+        yield Inside(grad.numel() * grad.itemsize)
+    columns = math.prod(shape)
+    rows = x.numel() // max(1, columns)
+    if rows > _TALL and columns // 32 < multiprocessors(architecture) // 2:
+        blocks = min(_TALL // 2 // math.ceil(columns / 32), math.ceil(rows / 32))
+        for gradient in call.result[1:]:
+            if gradient is not None:
+                yield Inside(blocks * columns * gradient.itemsize)
+
+
+def _group_norm_backward(call: Call, _: Architecture) -> Iterator[Inside]:
+    """Sums for each sample and channel, and factors for each group.
+
+    Source: torch's `aten/src/ATen/native/cuda/group_norm_kernel.cu`,
+    GroupNormBackwardKernelImplInternal.
+    """
+    samples, channels, _positions, groups = call.args[5:9]
+    for length in (channels, channels, channels, groups, groups):
+        yield Inside(samples * length * 4)
+
+
+def _foreach_norm(call: Call, _: Architecture) -> Iterator[Inside]:
+    """One number for each 65,536 elements of the longest tensor, for every tensor.
+
+    Source: torch's `aten/src/ATen/native/cuda/ForeachReduceOp.cu`, foreach_tensor_norm_cuda, and
+    `MultiTensorApply.cuh`, kChunkSize.
+    """
+    tensors = call.args[0]
+    chunks = max(math.ceil(tensor.numel() / _NORM_CHUNK) for tensor in tensors)
+    yield Inside(len(tensors) * chunks * max(4, tensors[0].itemsize))
+
+
+_Kernel = Callable[[Call, Architecture], Iterator[Inside | Freed]]
+_KERNELS: Mapping[Any, _Kernel] = {
+    _aten._softmax_backward_data.default: _softmax_backward,  # noqa: SLF001
+    _aten._safe_softmax.default: _safe_softmax,  # noqa: SLF001
+    _aten.embedding_dense_backward.default: _embedding_backward,
+    _aten._index_put_impl_.default: _index_put,
+    _aten.index_put.default: _index_put,
+    _aten.index_put_.default: _index_put,
+    _aten.native_layer_norm_backward.default: _layer_norm_backward,
+    _aten.native_group_norm_backward.default: _group_norm_backward,
+    _aten._foreach_norm.Scalar: _foreach_norm,  # noqa: SLF001
+    _aten._scaled_dot_product_flash_attention.default: attention.flash_forward,  # noqa: SLF001
+    _aten._scaled_dot_product_flash_attention_backward.default: attention.flash_backward,  # noqa: SLF001
+    _aten._scaled_dot_product_efficient_attention.default: attention.efficient_forward,  # noqa: SLF001
+    _aten._scaled_dot_product_efficient_attention_backward.default: attention.efficient_backward,  # noqa: SLF001
+}

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from search.memory.target import Call, Target
+from search.memory.target import Call, Freed, Inside, Target
 from search.memory.work import Tally
 
 if TYPE_CHECKING:
@@ -150,13 +150,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _book_inside(self, call: Call) -> None:
         """Memory inside an operator: there beside its results, and mostly gone with its end."""
-        going = []
-        for block in self._target.inside(call):
+        going: list[tuple[int, Inside]] = []
+        for step in self._target.inside(call):
+            if isinstance(step, Freed):
+                for block in step.blocks:
+                    index = next(i for i, (_, kept) in enumerate(going) if kept is block)
+                    self._add(going.pop(index)[0], -block.num_bytes)
+                continue
             number = len(self._parts)
-            self._parts[number] = Part.WORKSPACE if block.stays else Part.TEMPORARIES
-            self._add(number, block.num_bytes)
-            if not block.stays:
-                going.append((number, block))
+            self._parts[number] = Part.WORKSPACE if step.stays else Part.TEMPORARIES
+            self._add(number, step.num_bytes)
+            if not step.stays:
+                going.append((number, step))
         for number, block in going:
             self._add(number, -block.num_bytes)
 

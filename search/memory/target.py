@@ -23,6 +23,12 @@ class Inside(NamedTuple):
     stays: bool = False
 
 
+class Freed(NamedTuple):
+    """Blocks, by identity, that an operator gives back before its end."""
+
+    blocks: tuple[Inside, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One operator that has run on fake tensors.
@@ -57,8 +63,8 @@ class Target(Protocol):
         """What runs on the device instead of an operator; None for the operator itself."""
         ...
 
-    def inside(self, call: Call) -> Iterable[Inside]:
-        """The blocks the operator's kernel asks for beside its results, in order."""
+    def inside(self, call: Call) -> Iterable[Inside | Freed]:
+        """What the operator's kernel asks for and gives back beside its results, in order."""
         ...
 
 
@@ -75,10 +81,10 @@ class Cpu:
         """Changes nothing."""
         return nullcontext()
 
-    def replacement(self, operator: Any) -> None:  # noqa: ARG002 - none is
+    def replacement(self, operator: Any) -> None:
         """None."""
 
-    def inside(self, call: Call) -> Iterable[Inside]:
+    def inside(self, call: Call) -> Iterable[Inside | Freed]:
         """See `search.memory.scratch`."""
         num_bytes = scratch_bytes(call.operator, call.args)
         return (Inside(num_bytes),) if num_bytes else ()

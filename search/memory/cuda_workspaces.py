@@ -1,0 +1,121 @@
+"""The workspaces of cuBLAS and cuBLASLt: asked for once by each thread, then kept for good."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from search.memory.cuda_device import Architecture
+from search.memory.target import Call, Inside
+
+_aten = torch.ops.aten
+_PRODUCTS = {
+    _aten.mm.default,
+    _aten.addmm.default,
+    _aten._addmm_activation.default,  # noqa: SLF001
+    _aten.bmm.default,
+    _aten.baddbmm.default,
+    _aten.mv.default,
+    _aten.addmv.default,
+    _aten.dot.default,
+    _aten.vdot.default,
+}
+_PRODUCTS_OF_MATRICES = {_aten.mm.default: (0, 1), _aten.addmm.default: (1, 2)}
+_SMALL_WORKSPACE_BYTES = 2 * 4096 * 1024 + 8 * 16 * 1024
+_LARGE_WORKSPACE_BYTES = 32 * 2**20
+_CONFIGURED = re.compile(r":([0-9]+):([0-9]+)")
+
+
+def cublas_workspace_bytes(architecture: Architecture) -> int:
+    """Bytes of one handle's workspace: 8,519,680, or 32 MiB on Hopper and Blackwell.
+
+    `CUBLAS_WORKSPACE_CONFIG`, such as `:4096:8`, overrides it: sizes in KiB and how many of each.
+
+    Source: torch's `aten/src/ATen/cuda/CublasHandlePool.cpp`, parseChosenWorkspaceSize, in the
+    version whose functions `ATen/cuda/CUDAContextLight.h` of torch 2.13 declares.
+    """
+    blocks = _CONFIGURED.findall(os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    if blocks:
+        return sum(int(size) * 1024 * int(count) for size, count in blocks)
+    large = architecture[0] in (9, 10, 12)
+    return _LARGE_WORKSPACE_BYTES if large else _SMALL_WORKSPACE_BYTES
+
+
+def lt_workspace_bytes() -> int:
+    """Bytes of cuBLASLt's own workspace: 0, since it shares that of cuBLAS.
+
+    With `TORCH_CUBLASLT_UNIFIED_WORKSPACE=0` it has its own: 1 MiB, or `CUBLASLT_WORKSPACE_SIZE`
+    KiB.
+
+    Source: the same file, unified_cublas_and_lt_workspaces and parseCUDABlasLtWorkspaceSize.
+    """
+    if os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE") != "0":
+        return 0
+    return int(os.environ.get("CUBLASLT_WORKSPACE_SIZE", "1024")) * 1024
+
+
+class Workspaces:
+    """The workspaces of one process, each asked for once by each thread.
+
+    A handle belongs to a thread: the main one, and the one that runs the backward pass.
+    """
+
+    def __init__(self, architecture: Architecture) -> None:
+        """None is there yet."""
+        self._architecture = architecture
+        self._cublas_threads: set[bool] = set()
+        self._lt_threads: set[bool] = set()
+
+    def clear(self) -> None:
+        """Forgets that any was asked for: a new process."""
+        self._cublas_threads.clear()
+        self._lt_threads.clear()
+
+    def inside(self, call: Call) -> Iterator[Inside]:
+        """What a product of matrices asks for: copies of inputs, then a workspace, the first time.
+
+        Source: torch's `aten/src/ATen/native/cuda/Blas.cpp`, addmm_out_cuda_impl.
+        """
+        if call.operator not in _PRODUCTS or not call.result.numel():
+            return
+        for index in _PRODUCTS_OF_MATRICES.get(call.operator, ()):
+            if not _is_readable(call.args[index]):
+                yield Inside(call.args[index].numel() * call.args[index].itemsize)
+        if call.in_backward not in self._cublas_threads:
+            self._cublas_threads.add(call.in_backward)
+            yield Inside(cublas_workspace_bytes(self._architecture), stays=True)
+        if _takes_lt(call) and call.in_backward not in self._lt_threads:
+            self._lt_threads.add(call.in_backward)
+            if lt_workspace_bytes():
+                yield Inside(lt_workspace_bytes(), stays=True)
+
+
+def _is_readable(matrix: Tensor) -> bool:
+    """Whether cuBLAS can read a matrix where it lies, as it is or transposed.
+
+    Source: `Blas.cpp`, prepare_matrix_for_cublas.
+    """
+    (rows, columns), (down, right) = matrix.shape, matrix.stride()
+    by_columns = down == 1 and right >= max(1, rows)
+    by_rows = right == 1 and down >= max(1, columns)
+    return by_columns or by_rows or matrix.numel() == 0 or 1 in matrix.shape
+
+
+def _takes_lt(call: Call) -> bool:
+    """Whether cuBLASLt adds the bias in the same kernel.
+
+    Source: `Blas.cpp`, isInputCompliesAddmmCudaLt.
+    """
+    if call.operator is not _aten.addmm.default or call.kwargs.get("beta", 1) != 1:
+        return False
+    bias, _, weight = call.args[:3]
+    return (
+        os.environ.get("DISABLE_ADDMM_CUDA_LT") != "1"
+        and bias.dim() == 1
+        and bias.is_contiguous()
+        and min(weight.shape) > 1
+    )
