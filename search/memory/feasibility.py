@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
 
+from search.errors import MachineError
 from search.results import Params, PredictedMemory
-from search.training import TrainingParams
-from search.units import format_bytes
+from search.training import TrainingParams, micro_batch_size
+from search.units import format_bytes, shown
 
 Predict = Callable[[Params], PredictedMemory]
+
+RESCUES = ("micro_batch_size", "activation_checkpointing")
+"""Dimensions that may be changed to make a configuration fit: the batch and what is learned from
+it stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fits:
-    """It may be trained; `params` carry the resolved micro-batch size."""
+    """It may be trained; `params` carry the resolved micro-batch size.
+
+    `rescued` says what of them was changed so that it fits; empty where nothing was.
+    """
 
     params: Params
     predicted: PredictedMemory
+    rescued: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,17 +43,26 @@ class DoesNotFit:
 Verdict = Fits | DoesNotFit
 
 
-def judge(params: Params, predict: Predict, budget_bytes: int) -> Verdict:
+def judge(
+    params: Params, predict: Predict, budget_bytes: int, *, rescue: Collection[str] = ()
+) -> Verdict:
     """Whether the upper end of what is predicted lies within the budget.
 
     `micro_batch_size: auto` becomes the largest divisor of `batch_size` that fits, and 1 where
     none does.
+
+    Args:
+        params: the whole configuration.
+        predict: its memory, for a resolved micro-batch size.
+        budget_bytes: what one trial may use.
+        rescue: which of `RESCUES` may be changed in what does not fit: first the micro-batch
+            size, which costs the least time, then checkpointing, then both.
     """
     for size in _micro_batch_sizes(params):
         verdict = _judge_one({**params, "micro_batch_size": size}, predict, budget_bytes)
         if isinstance(verdict, Fits):
             return verdict
-    return verdict
+    return _rescued(params, predict, budget_bytes, rescue) or verdict
 
 
 def _micro_batch_sizes(params: Params) -> tuple[int | str, ...]:
@@ -54,6 +72,54 @@ def _micro_batch_sizes(params: Params) -> tuple[int | str, ...]:
         return (training.micro_batch_size,)
     size = training.batch_size
     return tuple(part for part in range(size, 0, -1) if size % part == 0)
+
+
+def accumulated_sizes(params: Params) -> tuple[int, ...]:
+    """The divisors of the batch below its micro-batch, from the largest; none for `auto`."""
+    training = TrainingParams.of(params)
+    if training.micro_batch_size == "auto":
+        return ()
+    size = training.batch_size
+    return tuple(part for part in range(micro_batch_size(params) - 1, 0, -1) if size % part == 0)
+
+
+def _rescued(
+    params: Params, predict: Predict, budget_bytes: int, rescue: Collection[str]
+) -> Fits | None:
+    for change in _rescues(params, rescue):
+        verdict = judge_if_possible({**params, **change}, predict, budget_bytes)
+        if isinstance(verdict, Fits):
+            return replace(verdict, rescued=_change_in_words(change, params))
+    return None
+
+
+def _rescues(params: Params, rescue: Collection[str]) -> Iterator[Params]:
+    """The changes to try in order."""
+    sizes = accumulated_sizes(params) if "micro_batch_size" in rescue else ()
+    yield from ({"micro_batch_size": size} for size in sizes)
+    if "activation_checkpointing" in rescue and not params.get("activation_checkpointing"):
+        for size in (*_micro_batch_sizes(params), *sizes):
+            yield {"activation_checkpointing": True, "micro_batch_size": size}
+
+
+def judge_if_possible(params: Params, predict: Predict, budget_bytes: int) -> Verdict | None:
+    """The verdict on a resolved configuration that nobody asked for; None where there is none.
+
+    A model may refuse a change in any way.
+    """
+    try:
+        return _judge_one(params, predict, budget_bytes)
+    except MachineError:
+        raise
+    except (Exception, SystemExit):  # noqa: BLE001 - see above
+        return None
+
+
+def _change_in_words(change: Params, params: Params) -> str:
+    before = TrainingParams.of(params)
+    return ", ".join(
+        f"{name} {shown(value)}" for name, value in change.items() if value != getattr(before, name)
+    )
 
 
 def _judge_one(params: Params, predict: Predict, budget_bytes: int) -> Verdict:

@@ -17,6 +17,7 @@ import torch
 from search.memory.files import cache_folder, read_json, write_json
 from search.memory.programs import Programs
 from search.memory.trace import Trace, trace
+from search.memory.work import Work
 from search.objective import Split
 from search.results import Params, PredictedMemory
 from search.training import memory_key, micro_batch_size
@@ -82,6 +83,7 @@ class Predictor:
         self._cache_dir = cache_dir or cache_folder() / "predictions"
         self._programs = Programs(objective, space, self._cache_dir / "programs", self._digest)
         self._known: dict[str, PredictedMemory] = {}
+        self._works: dict[str, Work] = {}
 
     def __call__(self, params: Params) -> PredictedMemory:
         """The prediction for a configuration whose `micro_batch_size` is resolved."""
@@ -96,8 +98,29 @@ class Predictor:
         except TypeError:
             return None
 
+    def work(self, params: Params) -> Work:
+        """What one optimizer step computes and moves, for a resolved `micro_batch_size`."""
+        key = self._key(params)
+        if key not in self._works:
+            self._keep_work(key, self._kept_work(key) or self._programs.work(params))
+        return self._works[key]
+
+    def _kept_work(self, key: str) -> Work | None:
+        try:
+            return Work.from_json(read_json(self._cache_dir / "work" / f"{key}.json")["counts"])
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def _keep_work(self, key: str, work: Work) -> None:
+        self._works[key] = work
+        with suppress(OSError):  # where nothing can be kept, it is counted again
+            write_json(self._cache_dir / "work" / f"{key}.json", {"counts": work.to_json()})
+
     def _traced(self, key: str, params: Params) -> PredictedMemory:
-        predicted = _prediction(self._programs.trace(params), self._overhead_bytes)
+        traced = self._programs.trace(params)
+        if traced.work is not None:
+            self._keep_work(key, traced.work)
+        predicted = _prediction(traced, self._overhead_bytes)
         with suppress(OSError):  # where nothing can be kept, it is traced again
             write_json(self._cache_dir / f"{key}.json", asdict(predicted))
         return predicted

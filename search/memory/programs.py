@@ -23,6 +23,7 @@ from search.memory.program_fit import (
     regimes,
 )
 from search.memory.trace import MAX_MICRO_BATCHES, Trace, trace
+from search.memory.work import Work
 from search.training import TrainingParams, memory_key, micro_batch_size
 
 if TYPE_CHECKING:
@@ -78,6 +79,10 @@ class Programs:
         if isinstance(program, EventProgram):
             return program.trace_at(point)
         return trace(self._objective, params)
+
+    def work(self, params: Params) -> Work:
+        """What one step of a configuration computes and moves, from a trace where need be."""
+        return self.trace(params).work or trace(self._objective, params).work or Work()
 
     def _program(self, structure: str, box: Box, params: Params) -> EventProgram | NoProgram:
         key = structure, box

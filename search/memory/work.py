@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -64,6 +64,23 @@ class Work:
             repeated = Counter(self.operators[self.repeated_from : self.repeated_to])
             counts.update({each: self.num_waiting * count for each, count in repeated.items()})
         return counts
+
+    def to_json(self) -> list[list[Any]]:
+        """Plain values from which `from_json` makes a step of the same counts."""
+        return [[*operator, count] for operator, count in self.counts().items()]
+
+    @classmethod
+    def from_json(cls, record: Iterable[Iterable[Any]]) -> Self:
+        """A step of the counts that `to_json` wrote, its order lost.
+
+        Raises:
+            TypeError, ValueError: when it did not write that.
+        """
+        counts = {
+            OperatorWork(Arithmetic(kind), flops, num_bytes): count
+            for kind, flops, num_bytes, count in record
+        }
+        return cls(operators=tuple(Counter(counts).elements()))
 
     @property
     def flops(self) -> dict[Arithmetic, int]:

@@ -116,3 +116,16 @@ def test_what_has_no_program_is_traced_and_said(tmp_path, num_traces):
     direct = [predict(_Padded(), params, overhead_bytes=1000) for params in space[:3]]
     assert predicted == direct
     assert num_traces[-1] == space[2]
+
+
+def test_work_comes_from_the_same_traces_and_is_kept(tmp_path, num_traces):
+    space = _space()
+    predicts = Predictor(Sample(), 1000, tmp_path, space)
+    for params in space:
+        predicts(params)
+    works = [predicts.work(params) for params in space]
+    assert len(num_traces) == 5
+    assert works[4].counts() == trace.trace(Sample(), space[4]).work.counts()
+    again = Predictor(Sample(), 1000, tmp_path, space)
+    assert [again.work(params).counts() for params in space] == [each.counts() for each in works]
+    assert len(num_traces) == 5

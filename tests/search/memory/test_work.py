@@ -1,3 +1,4 @@
+import json
 from collections import Counter
 from collections.abc import Mapping
 
@@ -205,3 +206,16 @@ class TestStep:
 
 def test_counts_of_an_empty_step():
     assert (Work().flops, Work().num_bytes, Work().num_operators) == ({}, 0, 0)
+
+
+def test_a_step_is_read_back_by_its_counts():
+    sum_of_ten = OperatorWork(Arithmetic.NONE, 0, 120)
+    product = OperatorWork(Arithmetic.BF16, 120, 188)
+    work = Work(
+        operators=(product, sum_of_ten, product),
+        repeated_from=1,
+        repeated_to=3,
+        num_waiting=2,
+    )
+    read = Work.from_json(json.loads(json.dumps(work.to_json())))
+    assert read.counts() == work.counts() == {product: 4, sum_of_ten: 3}

@@ -1,0 +1,247 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from search.errors import MachineError
+from search.memory.feasibility import DoesNotFit, Fits, judge
+from search.memory.mend import Keeps, Mend, changed, mends, ways
+from search.memory.prediction import Predictor
+from search.memory.sample import Sample
+from search.results import PredictedMemory
+from search.training import TrainingParams, micro_batch_size
+from search.units import MIB
+
+PARAMS = {
+    "batch_size": 16,
+    "micro_batch_size": "equal",
+    "sequence_length": 64,
+    "precision": "32-true",
+    "optimizer": "adamw",
+    "activation_checkpointing": False,
+}
+
+
+def needed_bytes(params) -> int:
+    """40 MiB of weights and their like, and 64 KiB for each position of a micro-batch."""
+    states = {"adamw": 4, "adam": 4, "sgd": 3}[params["optimizer"]] * 10 * MIB
+    width = 2 if params["precision"].startswith("bf16") else 4
+    activations = micro_batch_size(params) * params["sequence_length"] * 16384 * width
+    if params["activation_checkpointing"]:
+        activations //= 4
+    return states * (2 if params["precision"] == "bf16-true" else 4) // 4 + activations
+
+
+def predict(params) -> PredictedMemory:
+    return PredictedMemory(
+        expected_bytes=needed_bytes(params),
+        low_bytes=needed_bytes(params),
+        high_bytes=needed_bytes(params) + MIB,
+        phase="step_2",
+    )
+
+
+def seconds_per_token(params) -> float:
+    """A micro-batch costs a start; checkpointing a third more; bf16 half."""
+    seconds = 1 + 0.1 / micro_batch_size(params)
+    if params["activation_checkpointing"]:
+        seconds *= 4 / 3
+    return seconds / (2 if params["precision"].startswith("bf16") else 1)
+
+
+def offered(params, budget_bytes, *, seconds=seconds_per_token) -> list[Mend]:
+    return list(
+        mends(
+            params,
+            predict,
+            budget_bytes,
+            seconds_per_token=seconds,
+            length="sequence_length",
+        )
+    )
+
+
+class TestGolden:
+    # 40 MiB and 16 x 64 x 64 KiB = 64 MiB, and 1 MiB to be sure: 105 MiB
+    def test_what_an_engineer_is_offered_in_order(self):
+        found = offered(PARAMS, 80 * MIB)
+        assert [str(mend) for mend in found] == [
+            "micro_batch_size 8",  # 73 MiB
+            "activation_checkpointing true",  # 57 MiB
+            "precision bf16-mixed",  # 73 MiB
+            "precision bf16-true",  # 53 MiB
+            "sequence_length 32",  # 73 MiB; three quarters are 89 MiB, sgd 95 MiB
+        ]
+        first = found[0]
+        assert first.predicted.high_bytes == 73 * MIB
+        assert first.slow_down == pytest.approx((1 + 0.1 / 8) / (1 + 0.1 / 16))
+
+    def test_nothing_is_offered_where_no_change_is_enough(self):
+        assert offered(PARAMS, 20 * MIB) == []
+
+    def test_the_largest_micro_batch_is_offered(self):
+        # 41 MiB and 4 MiB a sample: 2 of 16 fit into 49 MiB
+        first = offered(PARAMS, 49 * MIB)[0]
+        assert (first.name, first.value) == ("micro_batch_size", 2)
+
+    def test_of_changes_that_keep_the_result_the_faster_comes_first(self):
+        def seconds(params):
+            return 16 / micro_batch_size(params)
+
+        assert offered(PARAMS, 80 * MIB, seconds=seconds)[0].name == "activation_checkpointing"
+
+    def test_a_batch_of_one_that_is_checkpointed_in_bf16_with_sgd_has_only_its_length(self):
+        params = {
+            **PARAMS,
+            "batch_size": 1,
+            "activation_checkpointing": True,
+            "precision": "bf16-true",
+            "optimizer": "sgd",
+        }
+        assert [way.name for way in ways(params, "sequence_length")] == ["sequence_length"]
+        assert ways(params, None) == ()
+
+    def test_lengths_are_whole(self):
+        (way,) = [
+            way
+            for way in ways({**PARAMS, "sequence_length": 100}, "sequence_length")
+            if way.name == "sequence_length"
+        ]
+        assert way.values == (75, 50, 25)
+
+
+class TestCosts:
+    def test_the_first_mend_asks_for_no_others(self):
+        asked = []
+
+        def counted(params):
+            asked.append(params)
+            return predict(params)
+
+        next(
+            mends(
+                PARAMS,
+                counted,
+                80 * MIB,
+                seconds_per_token=seconds_per_token,
+                length="sequence_length",
+            )
+        )
+        assert {params["precision"] for params in asked} == {"32-true"}
+        assert len(asked) == 2
+
+    def test_all_it_may_ask_for_is_announced(self):
+        asked = []
+
+        def counted(params):
+            asked.append(params)
+            return predict(params)
+
+        found = mends(
+            PARAMS,
+            counted,
+            0,
+            seconds_per_token=seconds_per_token,
+            length="sequence_length",
+        )
+        assert list(found) == []
+        assert asked == list(changed(PARAMS, "sequence_length"))
+
+
+class TestRefusals:
+    def test_a_change_the_model_refuses_is_not_offered(self):
+        def picky(params):
+            if params["activation_checkpointing"] or params["sequence_length"] == 48:
+                raise ValueError
+            if params["precision"] != "32-true":
+                raise SystemExit
+            return predict(params)
+
+        found = mends(
+            PARAMS,
+            picky,
+            80 * MIB,
+            seconds_per_token=seconds_per_token,
+            length="sequence_length",
+        )
+        assert [mend.name for mend in found] == ["micro_batch_size", "sequence_length"]
+
+    def test_a_machine_that_cannot_measure_is_told(self):
+        def broken(_params):
+            raise MachineError
+
+        with pytest.raises(MachineError):
+            list(mends(PARAMS, broken, MIB, seconds_per_token=seconds_per_token, length=None))
+
+
+CONFIGURATIONS = st.fixed_dictionaries(
+    {
+        "batch_size": st.sampled_from([1, 6, 16, 30]),
+        "micro_batch_size": st.just("equal"),
+        "sequence_length": st.sampled_from([3, 64, 100]),
+        "precision": st.sampled_from(["32-true", "bf16-mixed", "bf16-true", "16-mixed"]),
+        "optimizer": st.sampled_from(["adamw", "sgd"]),
+        "activation_checkpointing": st.booleans(),
+    }
+)
+
+
+class TestProperties:
+    @given(params=CONFIGURATIONS, budget=st.integers(0, 250))
+    def test_each_fits_changes_one_thing_and_keeps_the_batch(self, params, budget):
+        for mend in offered(params, budget * MIB):
+            assert isinstance(judge(mend.params, predict, budget * MIB), Fits)
+            differing = [name for name in params if mend.params[name] != params[name]]
+            assert differing == [mend.name]
+            assert mend.params["batch_size"] == params["batch_size"]
+            assert params["batch_size"] % micro_batch_size(mend.params) == 0
+            TrainingParams.of(mend.params)
+
+    @given(params=CONFIGURATIONS, budget=st.integers(0, 250))
+    def test_none_is_worse_than_one_that_was_passed_over(self, params, budget):
+        found = offered(params, budget * MIB)
+        ranks = [(mend.keeps, mend.slow_down) for mend in found]
+        assert ranks == sorted(ranks)
+        by_name = {(mend.name, mend.keeps): mend.value for mend in found}
+        for way in ways(params, "sequence_length"):
+            fitting = [
+                value
+                for value in way.values
+                if isinstance(judge({**params, way.name: value}, predict, budget * MIB), Fits)
+            ]
+            # offered is what fits, and of that the least change
+            assert by_name.get((way.name, way.keeps)) == (fitting[0] if fitting else None)
+
+    @given(params=CONFIGURATIONS)
+    def test_values_go_from_the_least_change_to_the_most(self, params):
+        for way in ways(params, "sequence_length"):
+            numbers = [value for value in way.values if isinstance(value, int)]
+            assert numbers == sorted(numbers, reverse=True)
+        assert [way.keeps for way in ways(params, None)] == sorted(
+            way.keeps for way in ways(params, None)
+        )
+
+
+def test_with_a_real_model_a_mend_fits(tmp_path):
+    params = {**PARAMS, "width": 32, "depth": 4, "learning_rate": 1e-3}
+    predicts = Predictor(Sample(), 1000, tmp_path)
+    budget_bytes = predicts(params).high_bytes - 1
+    assert isinstance(judge(params, predicts, budget_bytes), DoesNotFit)
+
+    def seconds(params):
+        return predicts.work(params).num_bytes / params["sequence_length"]
+
+    found = list(
+        mends(
+            params,
+            predicts,
+            budget_bytes,
+            seconds_per_token=seconds,
+            length="sequence_length",
+        )
+    )
+    assert found[0].keeps is Keeps.RESULT
+    assert all(mend.predicted.high_bytes <= budget_bytes for mend in found)
+    by_name = {mend.name: mend for mend in found}
+    # more operators for the same tokens; activations computed twice
+    assert by_name["micro_batch_size"].slow_down > 1
+    assert by_name["activation_checkpointing"].slow_down > 1
