@@ -68,12 +68,11 @@ class Calibration:
         self._num_prior, self._num_seen, self._risk = len(prior), len(seen), risk
         self._num_needed = trials_needed(risk)
         window = window_trials(risk)
-        published = [scale.score(each) for each in prior if not each.censored]
-        complete = [scale.score(each) for each in seen if not each.censored][-window:]
-        usual = _high_score(published, complete, risk)
-        counted = _with_bounds(seen, scale, usual)[-window:]
+        published, complete = _complete(prior, scale), _complete(seen, scale)[-window:]
+        elsewhere = _with_bounds(prior, scale, _high_score((), published, risk))
+        counted = _with_bounds(seen, scale, _high_score(elsewhere, complete, risk))[-window:]
         self._num_counted = len(counted)
-        self.above = _margin(_high_score(published, counted, risk), scale)
+        self.above = _margin(_high_score(elsewhere, counted, risk), scale)
         """What `high` lies above a prediction."""
         negated = [-score for score in published], [-score for score in complete]
         self.below = _margin(_high_score(*negated, risk), scale)
@@ -116,7 +115,11 @@ def _margin(score: float, scale: ErrorScale) -> Margin:
     return Margin(constant_bytes=ordinary * scale.constant_bytes, share=ordinary * scale.share)
 
 
-def _with_bounds(seen: Sequence[Residual], scale: ErrorScale, usual: float) -> list[float]:
+def _complete(rows: Sequence[Residual], scale: ErrorScale) -> list[float]:
+    return [scale.score(each) for each in rows if not each.censored]
+
+
+def _with_bounds(rows: Sequence[Residual], scale: ErrorScale, usual: float) -> list[float]:
     """The scores in order, an out-of-memory's as its bound and the `usual` margin once more.
 
     That is what an exponential tail asks for, which beyond any bound looks as it did from its
@@ -126,7 +129,7 @@ def _with_bounds(seen: Sequence[Residual], scale: ErrorScale, usual: float) -> l
     Nonparametric tests of independence for censored data (1974).
     """
     beyond = max(0.0, usual)
-    scored = ((each, scale.score(each)) for each in seen)
+    scored = ((each, scale.score(each)) for each in rows)
     return [
         score + beyond if each.censored else score
         for each, score in scored

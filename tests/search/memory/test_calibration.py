@@ -175,6 +175,14 @@ def test_an_out_of_memory_counts_as_its_bound_and_the_margin_once_more():
     assert above([], seen, 0.1) == 13
 
 
+def test_an_out_of_memory_elsewhere_counts_likewise():
+    # rank 90 of 99; with the one whose bound lies beyond, at 95 + 90, rank 101 - 10 = 91 of 100
+    published = [*residuals(range(1, 100)), residual(95, censored=True), residual(2, censored=True)]
+    assert Calibration(published[:99], [], 0.1, ONE).above.constant_bytes == 90
+    assert Calibration(published, [], 0.1, ONE).above.constant_bytes == 91
+    assert Calibration([residual(95, censored=True)], [], 0.02, ONE).above.constant_bytes == 102
+
+
 def test_an_out_of_memory_that_was_predicted_says_nothing():
     seen = residuals([3] * 9)
     for bound in (-100, 0, 3):
