@@ -17,6 +17,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import optimizer as optim
 from torch.utils import _foreach_utils
+from torch.utils._pytree import tree_leaves
 
 from search.memory.cuda_autocast import installed_autocast
 from search.memory.cuda_device import STAND_IN, Architecture, is_on_gpu
@@ -60,6 +61,8 @@ class Cuda:
 
     def inside(self, call: Call) -> Iterable[Inside | Freed]:
         """Workspaces and scratch: see `search.memory.cuda_workspaces` and `cuda_scratch`."""
+        if not any(isinstance(x, Tensor) and is_on_gpu(x) for x in tree_leaves(call.result)):
+            return
         yield from self._workspaces.inside(call)
         yield from scratch(call, self.architecture)
 

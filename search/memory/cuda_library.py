@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,8 +22,10 @@ def installed_kernels(
     """
     library: Any = Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     try:
-        for name, kernel in kernels:
-            library.impl(name, kernel, key, allow_override=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a kernel stood there before is intended
+            for name, kernel in kernels:
+                library.impl(name, kernel, key, allow_override=True)
         yield
     finally:
         library._destroy()  # noqa: SLF001 - as torch's own tests end a library
