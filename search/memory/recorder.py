@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import weakref
 from collections.abc import Callable
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 _READ = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001 - the operator behind `.item()`
 _DEVICE = torch.ops.prim.device.default
 _COPY = torch.ops.aten._to_copy.default  # noqa: SLF001 - the operator behind `.to()`
+_COMPOSED = torch._C.DispatchKey.CompositeImplicitAutograd  # noqa: SLF001
+_COMPOSED_HERE = torch._C.DispatchKey.AutogradCPU  # noqa: SLF001 - where a target installs its own
 _UNSCALE = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default
 
 
@@ -88,6 +91,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """What the operator gives, after all that it made is booked."""
+        if torch.is_inference_mode_enabled() and _is_composed(func):
+            with self:  # what it is made of comes here by itself in any other mode
+                return func._op_dk(_composition(func), *args, **(kwargs or {}))  # noqa: SLF001
+        return self._booked(func, args, kwargs or {})
+
+    def _booked(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func is _READ:
             return self._read(args[0])
         if func is _DEVICE and isinstance(args[0], FakeTensor):
@@ -98,7 +107,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         in_backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001 - as torch.utils.checkpoint asks it
         if in_backward:
             self._keep_activations()
-        kwargs = kwargs or {}
         result = self._result(func, args, kwargs)
         for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor) and self._target.holds(tensor):
@@ -237,6 +245,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _key(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - the storage's identity, view or not
+
+
+@functools.cache
+def _is_composed(operator: Any) -> bool:
+    """Whether torch makes it of others. In inference mode it is dispatched whole.
+
+    Source: torch's `torch/_ops.py`, OpOverload.decompose.
+    """
+    dispatched = operator.namespace != "prim"
+    return dispatched and bool(operator.has_kernel_for_dispatch_key(_COMPOSED))
+
+
+def _composition(operator: Any) -> Any:
+    installed = operator.has_kernel_for_dispatch_key(_COMPOSED_HERE)
+    return _COMPOSED_HERE if installed else _COMPOSED
 
 
 def _place(copy: Any, device: torch.device | None) -> None:
