@@ -7,21 +7,18 @@ a GPU and its host, on any build and without a GPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.optim import optimizer as optim
-from torch.utils import _foreach_utils
 from torch.utils._pytree import tree_leaves
 
 from search.memory.cuda_autocast import installed_autocast
 from search.memory.cuda_device import STAND_IN, Architecture, is_on_gpu
 from search.memory.cuda_operators import installed_operators
+from search.memory.cuda_optimizers import installed_optimizers
 from search.memory.cuda_results import REPLACEMENTS
 from search.memory.cuda_scratch import scratch
 from search.memory.cuda_workspaces import Workspaces
@@ -52,7 +49,7 @@ class Cuda:
     def installed(self) -> Iterator[None]:
         """While inside, torch chooses operators, types and optimizers as it does on CUDA."""
         self._workspaces.clear()
-        with installed_operators(self.architecture), installed_autocast(), _foreach_by_default():
+        with installed_operators(self.architecture), installed_autocast(), installed_optimizers():
             yield
 
     def replacement(self, operator: Any) -> Callable[..., Any] | None:
@@ -65,19 +62,3 @@ class Cuda:
             return
         yield from self._workspaces.inside(call)
         yield from scratch(call, self.architecture)
-
-
-@contextmanager
-def _foreach_by_default() -> Iterator[None]:
-    """Optimizers and clipping take the foreach kernels where nothing else is asked for.
-
-    Source: torch's `torch/optim/optimizer.py`, `_default_to_fused_or_foreach`, and
-    `torch/utils/_foreach_utils.py`.
-    """
-    devices, types = "_get_foreach_kernels_supported_devices", "_foreach_supported_types"
-    with ExitStack() as stack:
-        for module in (optim, _foreach_utils):
-            known = [*getattr(module, types), FakeTensor]
-            stack.enter_context(mock.patch.object(module, devices, return_value=["cuda", "cpu"]))
-            stack.enter_context(mock.patch.object(module, types, known))
-        yield
