@@ -12,6 +12,7 @@ from typing import Any
 
 from search.errors import MachineError
 from search.memory.feasibility import DoesNotFit, Verdict
+from search.memory.mend import Mend
 from search.results import Params, ParamValue
 from search.sweep.space import Dimension, FloatRange, Space
 from search.training import MEMORY_NEUTRAL, MEMORY_SWITCHES
@@ -24,15 +25,24 @@ _VALUES_OF_A_RANGE = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedPoint:
-    """One structure of the space and what is predicted for it."""
+    """One structure of the space and what is predicted for it.
+
+    `mend` is the cheapest single change with which it fits, if there is one and it was asked for.
+    """
 
     point: Mapping[str, ParamValue]
     verdict: Verdict
+    mend: Mend | None = None
 
     @property
     def fits(self) -> bool:
         """Whether it would be trained."""
         return not isinstance(self.verdict, DoesNotFit)
+
+    @property
+    def rescued(self) -> str:
+        """What was changed so that it fits; empty where nothing was."""
+        return "" if isinstance(self.verdict, DoesNotFit) else self.verdict.rescued
 
     @property
     def excess_bytes(self) -> int:
@@ -50,7 +60,18 @@ class PlannedPoint:
             "phase": predicted.phase,
             "parts": dict(predicted.parts),
             "micro_batch_size": self.verdict.params["micro_batch_size"],
+            "rescued": self.rescued,
+            "mend": self.mend and _mend_to_json(self.mend),
         }
+
+
+def _mend_to_json(mend: Mend) -> dict[str, Any]:
+    return {
+        "change": {mend.name: mend.value},
+        "predicted_bytes": mend.predicted.expected_bytes,
+        "high_bytes": mend.predicted.high_bytes,
+        "estimated_slow_down": mend.slow_down,
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +92,8 @@ class Plan:
 
     points: tuple[PlannedPoint, ...]
     unpredicted: tuple[Unpredicted, ...] = ()
+    point_by_point: tuple[str, ...] = ()
+    """Why some structures took a trace for each of their points."""
     budget_bytes: int
     complete: bool
 
@@ -87,6 +110,7 @@ class Plan:
             "complete": self.complete,
             "points": [point.to_json() for point in self.points],
             "unpredicted": [point.to_json() for point in self.unpredicted],
+            "point_by_point": list(self.point_by_point),
         }
 
 
@@ -97,18 +121,23 @@ def plan(
     fits: Callable[[Params], Verdict],
     budget_bytes: int,
     on_point: Callable[[int, int], None],
+    mend: Callable[[DoesNotFit], Mend | None] = lambda _: None,
 ) -> Plan:
     """Every structure of a space judged; a spread of 512 of them where there are more.
 
     A structure is a point without the dimensions that change no tensor's size. A continuous range
     stands for 5 values from its low to its high end. `on_point` is told how many are done, of all.
+    `mend` finds the change with which a structure fits; by default none is looked for.
     """
     structures, complete = structure_points(space)
     points: list[PlannedPoint] = []
     unpredicted: list[Unpredicted] = []
     for num_done, structure in enumerate(structures, start=1):
         try:
-            points.append(PlannedPoint(point=structure, verdict=fits(params_of(structure))))
+            verdict = fits(params_of(structure))
+            points.append(
+                PlannedPoint(point=structure, verdict=verdict, mend=_mended(verdict, mend))
+            )
         except MachineError:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - to judge runs the user's own model
@@ -120,6 +149,10 @@ def plan(
         budget_bytes=budget_bytes,
         complete=complete,
     )
+
+
+def _mended(verdict: Verdict, mend: Callable[[DoesNotFit], Mend | None]) -> Mend | None:
+    return mend(verdict) if isinstance(verdict, DoesNotFit) else None
 
 
 def _in_a_line(error: BaseException) -> str:

@@ -173,18 +173,29 @@ def plan_table(plan: Plan) -> Table:
     """One row a predicted structure, from the least memory to the most."""
     names = list(plan.points[0].point)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for head in (*map(heading, names), "predicted\npeak", "fits", "decided by"):
+    mended = any(point.mend for point in plan.points)
+    heads = ("predicted\npeak", "fits", "decided by", *["would fit with"] * mended)
+    for head in (*map(heading, names), *heads):
         table.add_column(head, no_wrap=True)
     for point in sorted(plan.points, key=lambda p: p.verdict.predicted.expected_bytes):
         style = "" if point.fits else "yellow"
-        table.add_row(*(str(point.point[name]) for name in names), *_judged(point), style=style)
+        values = (str(point.point[name]) for name in names)
+        table.add_row(*values, *_judged(point), *[_mend(point)] * mended, style=style)
     return table
+
+
+def _mend(point: PlannedPoint) -> str:
+    """The change, what it is predicted to need, and what time it is estimated to take."""
+    if point.mend is None:
+        return "" if point.fits else "no single change"
+    needed = format_bytes(point.mend.predicted.expected_bytes)
+    return f"{point.mend}: {needed}, ~{point.mend.slow_down:.2f} x the time"
 
 
 def _judged(point: PlannedPoint) -> tuple[str, str, str]:
     predicted = point.verdict.predicted
     part = max(predicted.parts, key=lambda name: predicted.parts[name], default="")
-    over = "yes" if point.fits else f"{format_bytes(point.excess_bytes)} over"
+    over = point.rescued or "yes" if point.fits else f"{format_bytes(point.excess_bytes)} over"
     decided = f"{part}, {predicted.phase.replace('_', ' ')}"
     return format_bytes(predicted.expected_bytes), over, decided
 
@@ -200,7 +211,7 @@ def plan_summary(plan: Plan) -> str:
 
 
 def plan_faults(plan: Plan) -> str:
-    """What could not be predicted, and why: a line a reason; empty where everything was."""
+    """What could not be predicted, or not quickly, and why: a line a reason; empty without any."""
     by_reason: dict[str, list[str]] = {}
     for each in plan.unpredicted:
         point = " ".join(f"{name} {shown(value)}," for name, value in each.point.items())
@@ -209,4 +220,5 @@ def plan_faults(plan: Plan) -> str:
     for reason, points in by_reason.items():
         others = f" and {len(points) - 1} more" if len(points) > 1 else ""
         lines.append(f"cannot be predicted at {points[0]}{others}: {reason}")
+    lines += (f"traced point by point: {reason}" for reason in plan.point_by_point)
     return "\n".join(lines)

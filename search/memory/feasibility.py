@@ -86,15 +86,15 @@ def accumulated_sizes(params: Params) -> tuple[int, ...]:
 def _rescued(
     params: Params, predict: Predict, budget_bytes: int, rescue: Collection[str]
 ) -> Fits | None:
-    for change in _rescues(params, rescue):
+    for change in rescues(params, rescue):
         verdict = judge_if_possible({**params, **change}, predict, budget_bytes)
         if isinstance(verdict, Fits):
             return replace(verdict, rescued=_change_in_words(change, params))
     return None
 
 
-def _rescues(params: Params, rescue: Collection[str]) -> Iterator[Params]:
-    """The changes to try in order."""
+def rescues(params: Params, rescue: Collection[str]) -> Iterator[Params]:
+    """The changes to try in order in what does not fit, see `judge`."""
     sizes = accumulated_sizes(params) if "micro_batch_size" in rescue else ()
     yield from ({"micro_batch_size": size} for size in sizes)
     if "activation_checkpointing" in rescue and not params.get("activation_checkpointing"):

@@ -16,11 +16,12 @@ import torch
 
 from search.memory.files import cache_folder, read_json, write_json
 from search.memory.programs import Programs
+from search.memory.speed import Rates, Speed, estimated_speed
 from search.memory.trace import Trace, trace
 from search.memory.work import Work
 from search.objective import Split
 from search.results import Params, PredictedMemory
-from search.training import memory_key, micro_batch_size
+from search.training import TrainingParams, memory_key, micro_batch_size
 
 if TYPE_CHECKING:
     from search.objective import Batch, Objective
@@ -105,6 +106,13 @@ class Predictor:
             self._keep_work(key, self._kept_work(key) or self._programs.work(params))
         return self._works[key]
 
+    def speed(self, params: Params, rates: Rates, ratios: Iterable[float] = ()) -> Speed:
+        """Estimated tokens per second on a device, see `search.memory.speed`."""
+        num_tokens = TrainingParams.of(params).batch_size * self._objective.tokens_per_sample(
+            params
+        )
+        return estimated_speed(self.work(params), rates, num_tokens=num_tokens, ratios=ratios)
+
     def _kept_work(self, key: str) -> Work | None:
         try:
             return Work.from_json(read_json(self._cache_dir / "work" / f"{key}.json")["counts"])
@@ -144,6 +152,11 @@ class Predictor:
     def point_by_point(self) -> tuple[str, ...]:
         """Why some structures are traced anew for each batch size and length."""
         return self._programs.reasons
+
+    @property
+    def length(self) -> str | None:
+        """The dimension that is the length of a sample; None where there is none."""
+        return self._programs.length
 
     @cached_property
     def _setting(self) -> list[Any]:

@@ -47,12 +47,13 @@ class Programs:
 
         Args:
             objective: what is to be trained.
-            space: the configurations that may be asked, or a spread of them.
+            space: the configurations that may be asked, or a spread of them; gone through at
+                the first question.
             folder: where programs are kept.
             digest: a name for some content and the batches of some configurations.
         """
         self._objective = objective
-        self._space = tuple(space)
+        self._announced = space
         self._folder = folder
         self._digest = digest
         self._traced: dict[tuple[str, Box], dict[Point, Trace]] = defaultdict(dict)
@@ -105,6 +106,15 @@ class Programs:
         return found
 
     @cached_property
+    def _space(self) -> tuple[Params, ...]:
+        return tuple(self._announced)
+
+    @cached_property
+    def length(self) -> str | None:
+        """The dimension that is the length of a sample; None where there is none."""
+        return next((length_dimension(self._objective, first) for first in self._space), None)
+
+    @cached_property
     def _boxes(self) -> dict[str, tuple[Box, ...]]:
         """The boxes of each structure in which a program pays."""
         points: dict[str, set[Point]] = defaultdict(set)
@@ -116,13 +126,9 @@ class Programs:
             for structure, asked in points.items()
         }
 
-    @cached_property
-    def _length(self) -> str | None:
-        return next((length_dimension(self._objective, first) for first in self._space), None)
-
     def _structure(self, params: Params) -> str:
         """All that decides the memory but the sizes a program is for."""
-        sizes = {"batch_size", "micro_batch_size", self._length}
+        sizes = {"batch_size", "micro_batch_size", self.length}
         kept = {name: value for name, value in memory_key(params).items() if name not in sizes}
         kept["micro_batches"] = min(_num_micro_batches(params), MAX_MICRO_BATCHES + 1)
         return json.dumps(kept, sort_keys=True, default=str)
@@ -136,7 +142,7 @@ class Programs:
 
     def _length_of(self, params: Params) -> int:
         for dimension in fields(self._objective.parameters):
-            if dimension.name == self._length:
+            if dimension.name == self.length:
                 return int(params.get(dimension.name, dimension.default))  # type: ignore[arg-type]
         return 1
 
@@ -147,7 +153,7 @@ class Programs:
             "batch_size": point.micro_batch_size * (traced + point.num_waiting),
             "micro_batch_size": point.micro_batch_size,
         }
-        length = {self._length: point.length} if self._length else {}
+        length = {self.length: point.length} if self.length else {}
         return {**params, **sizes, **length}
 
 

@@ -1,5 +1,6 @@
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 
 from search.errors import MachineError
 from search.memory.feasibility import DoesNotFit, Fits
+from search.memory.mend import Keeps, Mend
 from search.plan import MAX_POINTS, plan, structure_points
 from search.results import PredictedMemory
 from search.sweep.space import Choices, FloatRange, IntRange, Space
@@ -35,13 +37,14 @@ def judged(params):
     )
 
 
-def planned(space, fits=judged, on_point=lambda _done, _total: None):
+def planned(space, fits=judged, on_point=lambda _done, _total: None, **others):
     return plan(
         space,
         params_of=lambda point: {"batch_size": 1, "micro_batch_size": 1, **point},
         fits=fits,
         budget_bytes=BUDGET_BYTES,
         on_point=on_point,
+        **others,
     )
 
 
@@ -139,3 +142,51 @@ def test_a_dimension_that_memory_only_asks_for_zero_has_two_values():
         {"weight_decay": 0.025, "clip_norm": 0.5},
     ]
     assert complete
+
+
+def mended(refused):
+    """Half the batch at a time; nothing for 200 samples."""
+    if refused.params["batch_size"] == 200:
+        return None
+    params = {**refused.params, "micro_batch_size": 50}
+    return Mend(
+        name="micro_batch_size",
+        value=50,
+        keeps=Keeps.RESULT,
+        params=params,
+        predicted=judged({**params, "batch_size": 50}).predicted,
+        slow_down=1.25,
+    )
+
+
+def test_what_does_not_fit_is_told_with_the_change_that_would_make_it_fit():
+    space = Space({"batch_size": Choices((50, 101, 200))})
+    found = planned(space, mend=mended)
+    assert [point.mend and point.mend.value for point in found.points] == [None, 50, None]
+    rows = found.to_json()["points"]
+    assert [row["mend"] for row in rows] == [
+        None,
+        {
+            "change": {"micro_batch_size": 50},
+            "predicted_bytes": 500,
+            "high_bytes": 500,
+            "estimated_slow_down": 1.25,
+        },
+        None,
+    ]
+
+
+def test_no_change_is_looked_for_unless_it_is_asked_for():
+    found = planned(Space({"batch_size": Choices((50, 101))}))
+    assert [point.mend for point in found.points] == [None, None]
+
+
+def test_what_was_rescued_fits_and_says_how():
+    def rescuing(params):
+        verdict = judged({**params, "batch_size": 1})
+        return replace(verdict, rescued="micro_batch_size 1" if params["batch_size"] > 100 else "")
+
+    found = planned(Space({"batch_size": Choices((50, 101))}), rescuing)
+    assert [point.rescued for point in found.points] == ["", "micro_batch_size 1"]
+    assert [row["rescued"] for row in found.to_json()["points"]] == ["", "micro_batch_size 1"]
+    assert found.share_that_fits == 1

@@ -4,13 +4,14 @@ from hypothesis import strategies as st
 
 from search.errors import MachineError
 from search.memory.feasibility import DoesNotFit, Fits, judge
-from search.memory.mend import Keeps, Mend, changed, mends, ways
+from search.memory.mend import Keeps, Length, Mend, changed, mends, ways
 from search.memory.prediction import Predictor
 from search.memory.sample import Sample
 from search.results import PredictedMemory
 from search.training import TrainingParams, micro_batch_size
 from search.units import MIB
 
+LENGTH = Length(name="sequence_length")
 PARAMS = {
     "batch_size": 16,
     "micro_batch_size": "equal",
@@ -55,7 +56,7 @@ def offered(params, budget_bytes, *, seconds=seconds_per_token) -> list[Mend]:
             predict,
             budget_bytes,
             seconds_per_token=seconds,
-            length="sequence_length",
+            length=LENGTH,
         )
     )
 
@@ -97,16 +98,31 @@ class TestGolden:
             "precision": "bf16-true",
             "optimizer": "sgd",
         }
-        assert [way.name for way in ways(params, "sequence_length")] == ["sequence_length"]
+        assert [way.name for way in ways(params, LENGTH)] == ["sequence_length"]
         assert ways(params, None) == ()
 
     def test_lengths_are_whole(self):
         (way,) = [
             way
-            for way in ways({**PARAMS, "sequence_length": 100}, "sequence_length")
+            for way in ways({**PARAMS, "sequence_length": 100}, LENGTH)
             if way.name == "sequence_length"
         ]
         assert way.values == (75, 50, 25)
+
+    @pytest.mark.parametrize(
+        ("searched", "tried"),
+        [
+            ((), (48, 32, 16)),
+            ((16, 24, 40, 64, 128), (40, 24, 16)),
+            ((64, 128), (48, 32, 16)),
+            (range(4, 129, 4), (48, 32, 16)),
+            (range(4, 129, 5), ()),
+        ],
+    )
+    def test_searched_lengths_are_tried_before_others(self, searched, tried):
+        length = Length(name="sequence_length", searched=searched)
+        values = [way.values for way in ways(PARAMS, length) if way.name == length.name]
+        assert values == ([tried] if tried else [])
 
 
 class TestCosts:
@@ -123,11 +139,11 @@ class TestCosts:
                 counted,
                 80 * MIB,
                 seconds_per_token=seconds_per_token,
-                length="sequence_length",
+                length=LENGTH,
             )
         )
-        assert {params["precision"] for params in asked} == {"32-true"}
-        assert len(asked) == 2
+        # it costs less than a hundredth: not even checkpointing is looked at
+        assert asked == [{**PARAMS, "micro_batch_size": 8}]
 
     def test_all_it_may_ask_for_is_announced(self):
         asked = []
@@ -141,10 +157,10 @@ class TestCosts:
             counted,
             0,
             seconds_per_token=seconds_per_token,
-            length="sequence_length",
+            length=None,
         )
         assert list(found) == []
-        assert asked == list(changed(PARAMS, "sequence_length"))
+        assert asked == list(changed(PARAMS))
 
 
 class TestRefusals:
@@ -161,7 +177,7 @@ class TestRefusals:
             picky,
             80 * MIB,
             seconds_per_token=seconds_per_token,
-            length="sequence_length",
+            length=LENGTH,
         )
         assert [mend.name for mend in found] == ["micro_batch_size", "sequence_length"]
 
@@ -202,7 +218,7 @@ class TestProperties:
         ranks = [(mend.keeps, mend.slow_down) for mend in found]
         assert ranks == sorted(ranks)
         by_name = {(mend.name, mend.keeps): mend.value for mend in found}
-        for way in ways(params, "sequence_length"):
+        for way in ways(params, LENGTH):
             fitting = [
                 value
                 for value in way.values
@@ -213,7 +229,7 @@ class TestProperties:
 
     @given(params=CONFIGURATIONS)
     def test_values_go_from_the_least_change_to_the_most(self, params):
-        for way in ways(params, "sequence_length"):
+        for way in ways(params, LENGTH):
             numbers = [value for value in way.values if isinstance(value, int)]
             assert numbers == sorted(numbers, reverse=True)
         assert [way.keeps for way in ways(params, None)] == sorted(
@@ -236,7 +252,7 @@ def test_with_a_real_model_a_mend_fits(tmp_path):
             predicts,
             budget_bytes,
             seconds_per_token=seconds,
-            length="sequence_length",
+            length=LENGTH,
         )
     )
     assert found[0].keeps is Keeps.RESULT
