@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
 from search.errors import InputError
 from search.metric import Goal
@@ -126,8 +126,17 @@ class MemorySettings(BaseModel):
     risk: Risk = _DEFAULT_RISK
     """The accepted probability that a configuration let through runs out of memory all the same:
     above 0 and below 0.5. A smaller risk keeps a larger margin between prediction and budget."""
+    rescue: bool = False
+    """Whether to change what does not fit so that it does, keeping `batch_size`: to a smaller
+    `micro_batch_size`, then to `activation_checkpointing`. What `space` searches is not changed."""
     device: str | None = Field(default=None, examples=["NVIDIA GeForce RTX 4090"])
     """The device the sweep is meant for, by name: elsewhere it is refused. Default: any."""
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        if self.rescue and not self.gate:
+            refuse("needs the gate, found gate: false (leave one of them out)", within="rescue")
+        return self
 
 
 class TrialSettings(BaseModel):

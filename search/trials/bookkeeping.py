@@ -159,7 +159,9 @@ class Bookkeeper:
     @_noting_faults
     def finished(self, trial: Trial) -> None:
         """Records how a running trial ended."""
-        trial = replace(trial, predicted=self._running.pop(trial.number).predicted)
+        started = self._running.pop(trial.number)
+        details = {**started.details, **trial.details}
+        trial = replace(trial, predicted=started.predicted, details=details)
         self._ledger.finished(trial)
         self._gate.finished(trial)
         self._num_trained += trial.outcome.is_trained

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from search.errors import MachineError, SweepStoppedError
-from search.memory.feasibility import DoesNotFit, Verdict
+from search.memory.feasibility import DoesNotFit, Fits, Verdict
 from search.results import Outcome, Params, ParamValue, Trial
 from search.trials import domains
 from search.trials.ledger import LedgerState, Refused, Started
@@ -156,7 +156,11 @@ class Gate:
         self._next_number += 1
         self._running[number] = drawn
         return Started(
-            number=number, point=point, params=verdict.params, predicted=verdict.predicted
+            number=number,
+            point=point,
+            params=verdict.params,
+            predicted=verdict.predicted,
+            details=_rescue_details(verdict),
         )
 
     def _refuse(self, drawn: optuna.Trial, point: Params, verdict: DoesNotFit) -> None:
@@ -273,6 +277,12 @@ def tell_of(trial: Trial, sweep: Sweep, budget_bytes: int) -> Told:
     elif trial.outcome is Outcome.FAILED:
         state = TrialState.FAIL
     return Told(state=state, values=values, constraints=_constraints(trial, budget_bytes))
+
+
+def _rescue_details(verdict: Verdict | _Unjudged) -> dict[str, ParamValue]:
+    """What was changed so that it fits, under `rescued`; nothing where nothing was."""
+    rescued = verdict.rescued if isinstance(verdict, Fits) else ""
+    return {"rescued": rescued} if rescued else {}
 
 
 def _needed_bytes(refused: Trial) -> int:

@@ -11,22 +11,26 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from search.errors import MachineError
-from search.results import Params, PredictedMemory, Trial
+from search.results import Params, ParamValue, PredictedMemory, Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """A launched configuration: the point drawn from the space, and all its params."""
+    """A launched configuration: the point drawn from the space, and all its params.
+
+    `details` are known before it runs, such as that it was changed to fit; its trial has them too.
+    """
 
     number: int
     point: Params
     params: Params
     predicted: PredictedMemory | None
+    details: Mapping[str, ParamValue] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Started:

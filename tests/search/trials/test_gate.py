@@ -3,10 +3,12 @@ from optuna.trial import TrialState
 from tiny_sweep import BUDGET_BYTES, fits_up_to, predicted, tiny_sweep, trial
 
 from search.errors import SweepStoppedError
+from search.memory.feasibility import judge
 from search.results import Outcome
 from search.trials import domains
 from search.trials.gate import DIVERGENCE, MEMORY, Gate, tell_of
 from search.trials.ledger import LedgerState
+from search.units import MIB
 
 EMPTY = LedgerState(launched={})
 WIDE = {"width": {"low": 1, "high": 100}, "learning_rate": {"low": 1e-4, "high": 1e-1, "log": True}}
@@ -74,6 +76,30 @@ def test_without_the_gate_everything_is_launched_with_its_prediction():
     assert not refusals
     assert all(started.predicted is not None for started in launched)
     assert any(started.predicted.expected_bytes > BUDGET_BYTES for started in launched)
+
+
+def test_what_was_changed_to_fit_is_launched_and_says_so():
+    def fits(params):
+        """Every sample of a micro-batch needs 32 MiB: 16 fill the budget."""
+        return judge(params, samples_of_32_mib, BUDGET_BYTES, rescue=("micro_batch_size",))
+
+    def samples_of_32_mib(params):
+        size = params["micro_batch_size"]
+        return predicted(32 * MIB * (params["batch_size"] if size == "equal" else size))
+
+    refusals = []
+    gate = gate_of(tiny_sweep(space={"batch_size": [8, 16, 48]}), fits=fits, refusals=refusals)
+    launched = {started.point["batch_size"]: started for started in run(gate, 3)}
+    assert refusals == []
+    assert {size: started.params["micro_batch_size"] for size, started in launched.items()} == {
+        8: "equal",
+        16: "equal",
+        48: 16,
+    }
+    assert all(started.params["batch_size"] == size for size, started in launched.items())
+    assert launched[48].predicted.high_bytes == BUDGET_BYTES
+    assert launched[48].details == {"rescued": "micro_batch_size 16"}
+    assert launched[8].details == launched[16].details == {}
 
 
 @pytest.mark.parametrize("fault", [ValueError("no heads"), SystemExit(3)])
