@@ -21,6 +21,7 @@ from search.memory.cuda_operators import installed_operators
 from search.memory.cuda_optimizers import installed_optimizers
 from search.memory.cuda_results import REPLACEMENTS
 from search.memory.cuda_scratch import scratch
+from search.memory.cuda_uncertainty import Uncertainty, Unsure
 from search.memory.cuda_workspaces import Workspaces
 from search.memory.target import Call, Freed, Inside
 
@@ -31,6 +32,9 @@ class Cuda:
 
     architecture: Architecture
     _workspaces: Workspaces = field(init=False, repr=False, compare=False)
+    _uncertainty: Uncertainty = field(
+        init=False, repr=False, compare=False, default_factory=Uncertainty
+    )
 
     def __post_init__(self) -> None:
         """Starts without workspaces."""
@@ -45,10 +49,16 @@ class Cuda:
         """Whether a tensor lies on the stand-in."""
         return is_on_gpu(tensor)
 
+    @property
+    def uncertain_bytes(self) -> Unsure:
+        """How far the peak of the last trace may lie below or above: cuDNN names no sizes."""
+        return self._uncertainty.total
+
     @contextmanager
     def installed(self) -> Iterator[None]:
         """While inside, torch chooses operators, types and optimizers as it does on CUDA."""
         self._workspaces.clear()
+        self._uncertainty.clear()
         with installed_operators(self.architecture), installed_autocast(), installed_optimizers():
             yield
 
@@ -61,4 +71,8 @@ class Cuda:
         if not any(isinstance(x, Tensor) and is_on_gpu(x) for x in tree_leaves(call.result)):
             return
         yield from self._workspaces.inside(call)
-        yield from scratch(call, self.architecture)
+        for step in scratch(call, self.architecture):
+            if isinstance(step, Unsure):
+                self._uncertainty.add(step)
+            else:
+                yield step

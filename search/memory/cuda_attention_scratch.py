@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from search.memory.cuda_device import Architecture, has_much_shared_memory, multiprocessors
+from search.memory.cuda_uncertainty import Unsure
 from search.memory.target import Call, Freed, Inside
 
 _UNLIMITED = 65_536
@@ -178,6 +179,26 @@ def _backward_kernel(
     elif widest >= 128 and much and (is_half or capability == 80):
         queries = 128
     return _Backward(queries, keys, widest, is_half, capability)
+
+
+def cudnn_forward(call: Call, _: Architecture) -> Iterator[Unsure]:
+    """Nothing is stated; at most the results once more.
+
+    Source: torch's `aten/src/ATen/native/cudnn/MHA.cpp`, run_cudnn_SDP_fprop, which takes what the
+    plan asks for from torch's allocator. Not measured.
+    """
+    yield Unsure(0, call.result[0].numel() * call.result[0].itemsize)
+
+
+def cudnn_backward(call: Call, _: Architecture) -> Iterator[Inside | Unsure]:
+    """Stated as flash attention's: the gradient of the queries in fp32, a dot product for each.
+
+    Source: the same file, run_cudnn_SDP_bprop. Not measured: it may be none, or as much again.
+    """
+    query = call.args[1]
+    num_bytes = query.numel() * 4 + math.prod(query.shape[:3]) * 4
+    yield Inside(num_bytes)
+    yield Unsure(num_bytes, num_bytes)
 
 
 def _contiguous_copy(tensor: Tensor) -> Iterator[Inside]:

@@ -55,6 +55,8 @@ FP32_NORM = {
 PROMOTED = """
     addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add
 """.split()  # noqa: SIM905 - a table reads better
+RECURRENT = ["_cudnn_rnn"]
+"""Cast like the first, weights and all: `autocast_mode.cpp` and `cudnn/AutocastRNN.cpp`."""
 BANNED = "binary_cross_entropy"
 
 
@@ -72,7 +74,7 @@ def installed_autocast() -> Iterator[None]:
 
 
 def _kernels(cache: _WeightCache) -> Iterator[tuple[str, Callable[..., Any]]]:
-    for name in LOWER_PRECISION:
+    for name in (*LOWER_PRECISION, *RECURRENT):
         yield name, functools.partial(_in_lower_precision, _operator(name), cache)
     for name in FP32:
         yield name, functools.partial(_in_fp32, _operator(name))
@@ -101,7 +103,9 @@ def _cpu_policies() -> frozenset[str]:
 
 
 def _cuda_policies() -> frozenset[str]:
-    return frozenset([*LOWER_PRECISION, *FP32, *FP32_RESULT, *FP32_NORM, *PROMOTED, BANNED])
+    return frozenset(
+        [*LOWER_PRECISION, *FP32, *FP32_RESULT, *FP32_NORM, *PROMOTED, *RECURRENT, BANNED]
+    )
 
 
 class _WeightCache:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend
 
+from search.memory import cuda_recurrent
 from search.memory.cuda_attention import Attention, chosen_backend
 from search.memory.cuda_device import Architecture
 from search.memory.cuda_library import installed_kernels
@@ -33,9 +34,25 @@ def installed_operators(architecture: Architecture) -> Iterator[None]:
         "scaled_dot_product_attention": functools.partial(_attention, architecture),
         "softmax.int": functools.partial(_softmax, _aten._softmax),  # noqa: SLF001
         "log_softmax.int": functools.partial(_softmax, _aten._log_softmax),  # noqa: SLF001
+        **cuda_recurrent.KERNELS,
     }
-    with installed_kernels("AutogradCPU", kernels.items()):
+    whole = {"_fused_rms_norm": _never}
+    with (
+        installed_kernels("AutogradCPU", kernels.items()),
+        installed_kernels("CPU", whole.items()),
+    ):
         yield
+
+
+def _never(*_: Any) -> None:
+    """Stands where torch would break an operator up, so that it is kept whole.
+
+    Fake tensors never reach it. So rms_norm keeps its input and a number for each row.
+
+    Source: torch's `aten/src/ATen/native/layer_norm.cpp`, rms_norm_symint.
+    """
+    msg = "only fake tensors can be traced for a GPU"
+    raise NotImplementedError(msg)
 
 
 def _dropout(x: Tensor, p: float, train: bool) -> Tensor:  # noqa: FBT001 - the operator's own form

@@ -13,7 +13,10 @@ from typing import Any
 import torch
 
 from search.memory import cuda_attention_scratch as attention
+from search.memory import cuda_recurrent as recurrent
+from search.memory.cuda_convolution import convolution_backward, convolution_forward
 from search.memory.cuda_device import Architecture, multiprocessors
+from search.memory.cuda_uncertainty import Unsure
 from search.memory.target import Call, Freed, Inside
 
 _aten = torch.ops.aten
@@ -23,7 +26,7 @@ _NORM_CHUNK = 65_536
 _TALL = 64 * 1024
 
 
-def scratch(call: Call, architecture: Architecture) -> Iterator[Inside | Freed]:
+def scratch(call: Call, architecture: Architecture) -> Iterator[Inside | Freed | Unsure]:
     """The blocks of one call, in order."""
     kernel = _KERNELS.get(call.operator)
     if kernel is not None:
@@ -120,7 +123,7 @@ def _foreach_norm(call: Call, _: Architecture) -> Iterator[Inside]:
     yield Inside(len(tensors) * chunks * max(4, tensors[0].itemsize))
 
 
-_Kernel = Callable[[Call, Architecture], Iterator[Inside | Freed]]
+_Kernel = Callable[[Call, Architecture], Iterator[Inside | Freed | Unsure]]
 _KERNELS: Mapping[Any, _Kernel] = {
     _aten._softmax_backward_data.default: _softmax_backward,  # noqa: SLF001
     _aten._safe_softmax.default: _safe_softmax,  # noqa: SLF001
@@ -129,8 +132,15 @@ _KERNELS: Mapping[Any, _Kernel] = {
     _aten.index_put.default: _index_put,
     _aten.index_put_.default: _index_put,
     _aten.native_layer_norm_backward.default: _layer_norm_backward,
+    _aten._fused_rms_norm_backward.default: _layer_norm_backward,  # noqa: SLF001
     _aten.native_group_norm_backward.default: _group_norm_backward,
     _aten._foreach_norm.Scalar: _foreach_norm,  # noqa: SLF001
+    _aten.convolution.default: convolution_forward,
+    _aten.convolution_backward.default: convolution_backward,
+    _aten._cudnn_rnn.default: recurrent.forward_scratch,  # noqa: SLF001
+    _aten._cudnn_rnn_backward.default: recurrent.backward_scratch,  # noqa: SLF001
+    _aten._scaled_dot_product_cudnn_attention.default: attention.cudnn_forward,  # noqa: SLF001
+    _aten._scaled_dot_product_cudnn_attention_backward.default: attention.cudnn_backward,  # noqa: SLF001
     _aten._scaled_dot_product_flash_attention.default: attention.flash_forward,  # noqa: SLF001
     _aten._scaled_dot_product_flash_attention_backward.default: attention.flash_backward,  # noqa: SLF001
     _aten._scaled_dot_product_efficient_attention.default: attention.efficient_forward,  # noqa: SLF001

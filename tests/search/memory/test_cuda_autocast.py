@@ -146,6 +146,7 @@ class TestLists:
             cuda_autocast.FP32_RESULT,
             cuda_autocast.FP32_NORM,
             cuda_autocast.PROMOTED,
+            cuda_autocast.RECURRENT,
         )
         assert len(cuda_autocast._cuda_policies()) == 1 + sum(map(len, lists))
 

@@ -86,6 +86,30 @@ class TestNorms:
         _, backward = self.layer_norm(65_568, 54 * 32)
         assert len(backward) == 3
 
+    def test_rms_norm_keeps_one_number_for_each_row(self):
+        def run():
+            norm = nn.RMSNorm(16, device=GPU)
+            norm(numbers(8, 16)).backward(numbers(8, 16))
+
+        assert blocks(run, "_fused_rms_norm") == [8 * 16 * 4, 8 * 4]
+        assert blocks(run, "_fused_rms_norm_backward") == [8 * 16 * 4, 16 * 4]
+        assert blocks(run, "pow") == []
+
+    def test_rms_norm_of_two_types_is_broken_up(self):
+        def run():
+            return nn.RMSNorm(16, device=GPU)(numbers(8, 16, dtype=torch.bfloat16))
+
+        assert blocks(run, "_fused_rms_norm") == []
+        assert blocks(run, "pow") == [8 * 16 * 4]
+
+    def test_batch_norm_keeps_fp32(self):
+        def run():
+            return nn.BatchNorm1d(6, device=GPU, dtype=torch.bfloat16)(
+                numbers(3, 6, dtype=torch.bfloat16)
+            )
+
+        assert blocks(run, "native_batch_norm") == [36, 24, 24]
+
     def test_group_norm_sums_by_channel(self):
         def run():
             nn.GroupNorm(2, 6, device=GPU)(numbers(3, 6, 5)).backward(numbers(3, 6, 5))
