@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from search.memory.cuda_autocast import installed_autocast
+from search.memory.cuda_autocast_names import installed_names
 from search.memory.cuda_device import STAND_IN, Architecture, is_on_gpu
 from search.memory.cuda_operators import installed_operators
 from search.memory.cuda_optimizers import installed_optimizers
@@ -59,7 +60,12 @@ class Cuda:
         """While inside, torch chooses operators, types and optimizers as it does on CUDA."""
         self._workspaces.clear()
         self._uncertainty.clear()
-        with installed_operators(self.architecture), installed_autocast(), installed_optimizers():
+        with (
+            installed_operators(self.architecture),
+            installed_autocast(),
+            installed_names(),
+            installed_optimizers(),
+        ):
             yield
 
     def replacement(self, operator: Any) -> Callable[..., Any] | None:
