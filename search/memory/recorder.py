@@ -16,12 +16,14 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from search.memory.composed import gradients_summed_in_place
 from search.memory.target import Call, Freed, Inside, Target
 from search.memory.work import Tally
 
 if TYPE_CHECKING:
     from search.training import TrainingRun
 
+_ADD = torch.ops.aten.add.Tensor
 _READ = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001 - the operator behind `.item()`
 _DEVICE = torch.ops.prim.device.default
 _COPY = torch.ops.aten._to_copy.default  # noqa: SLF001 - the operator behind `.to()`
@@ -82,6 +84,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._forward: set[int] = set()
         self._operator = ""
         self._zeros: set[int] = set()
+        self._sums: dict[int, int] = {}
 
     def __torch_dispatch__(
         self,
@@ -115,11 +118,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._book_inside(call)
         if self.tally is not None:
             self.tally.add(call, self._target.holds)
-        if self._operator.startswith("aten.any."):
-            self._zeros.add(_key(result))
+        self._note(call)
         if self.phase is Phase.MODEL_CREATION:
             self._forget_conversions()
         return result
+
+    def _note(self, call: Call) -> None:
+        """Remembers what is known of a result beside its memory."""
+        if call.operator is _ADD and call.in_backward and not torch.is_grad_enabled():
+            self._note_sum(call.args, call.result)
+        if self._operator.startswith("aten.any."):
+            self._zeros.add(_key(call.result))
 
     def _result(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = (self._target.replacement(func) or func)(*args, **kwargs)
@@ -155,6 +164,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._add(number, num_bytes)
         died = self._on_death(key, number, num_bytes)
         self._alive[key] = (number, weakref.ref(storage, died))
+
+    def _note_sum(self, terms: tuple[Any, ...], result: Tensor) -> None:
+        """Two gradients of one tensor, which the autograd engine adds; the first one came first."""
+        first, total = (self._alive.get(_key(tensor)) for tensor in (terms[0], result))
+        if first and total and torch._prims_common.is_non_overlapping_and_dense_or_false(terms[0]):  # noqa: SLF001
+            self._sums[total[0]] = first[0]
 
     def _book_inside(self, call: Call) -> None:
         """Memory inside an operator: there beside its results, and mostly gone with its end."""
@@ -240,7 +255,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for goes, group in itertools.groupby(final, key=lambda event: event.num_bytes < 0):
             members = list(group)
             ordered += sorted(members, key=lambda event: event.storage) if goes else members
-        return ordered
+        return gradients_summed_in_place(ordered, self._sums)
 
 
 def _key(tensor: Tensor) -> int:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from search.memory.composed import bias_added_in_place
 from search.memory.host_data import HostData
 from search.memory.recorder import Event, Part, Phase, Recorder
 from search.memory.target import Cpu, Target
@@ -90,7 +91,7 @@ def record(run: Callable[[Recorder], object], target: Target) -> list[Event]:
     What it returns is kept alive to the end of the recording. It may set the recorder's `phase`.
     """
     copies = mock.patch.object(FakeTensor, "__deepcopy__", _deep_copy, create=True)
-    with _undisturbed(), copies, target.installed():
+    with _undisturbed(), copies, bias_added_in_place(), target.installed():
         fake = FakeTensorMode(allow_non_fake_inputs=True)
         recorder = Recorder(fake, target)
         with fake, recorder, HostData():

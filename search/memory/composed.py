@@ -1,0 +1,99 @@
+"""What torch does otherwise with fake tensors than with real ones, put right.
+
+Under a dispatch mode torch takes every tensor for a subclass, and then writes none in place that
+it made itself: it asks for memory that a real run does not need.
+
+Source: torch's `aten/src/ATen/TensorSubclassLikeUtils.h`, isTensorSubclassLike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from search.memory.recorder import Event
+
+
+@contextmanager
+def bias_added_in_place() -> Iterator[None]:
+    """While inside, `linear` adds its bias where the product lies."""
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("linear", _linear, "AutogradCPU")
+    try:
+        yield
+    finally:
+        library._destroy()  # noqa: SLF001 - torch offers no other way to take one back
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Source: torch's `aten/src/ATen/native/Linear.cpp`, linear and _flatten_nd_linear."""
+    if bias is None:
+        return torch.matmul(x, weight.t())
+    if x.dim() == 2:
+        return torch.addmm(bias, x, weight.t())
+    if x.dim() == 3 and x.is_contiguous():
+        rows = torch.addmm(bias, x.reshape(-1, x.shape[-1]), weight.t())
+        return rows.view(*x.shape[:-1], weight.shape[0])
+    return torch.matmul(x, weight.t()).add_(bias)
+
+
+def gradients_summed_in_place(events: Iterable[Event], sums: Mapping[int, int]) -> list[Event]:
+    """The events of a run in which a gradient is added where one lies that has no other use.
+
+    That it has none shows in the events: it goes right after the sum has appeared.
+
+    Args:
+        events: in order.
+        sums: for sums of gradients, the storage of the gradient that came first by that of the sum.
+
+    Source: torch's `torch/csrc/autograd/input_buffer.cpp`, accumulate.
+    """
+    found = list(events)
+    same_as, gone = _reused(found, sums)
+    parts = {same_as.get(event.storage, event.storage): event.part for event in found}
+    num_bytes: dict[int, int] = {}
+    kept = []
+    for index, event in enumerate(found):
+        if index in gone:
+            continue
+        storage = same_as.get(event.storage, event.storage)
+        size = num_bytes.setdefault(storage, event.num_bytes)
+        kept.append(
+            replace(
+                event,
+                storage=storage,
+                num_bytes=size if event.num_bytes > 0 else -size,
+                part=parts[storage],
+            )
+        )
+    return kept
+
+
+def _reused(events: list[Event], sums: Mapping[int, int]) -> tuple[dict[int, int], set[int]]:
+    """By each sum the gradient it is written over, and which events there are not then."""
+    same_as: dict[int, int] = {}
+    gone: set[int] = set()
+    for index, event in enumerate(events):
+        if event.num_bytes <= 0 or event.storage not in sums:
+            continue
+        first, deaths = sums[event.storage], _deaths_after(events, index)
+        if first in deaths:
+            same_as[event.storage] = same_as.get(first, first)
+            gone |= {index, deaths[first]}
+    return same_as, gone
+
+
+def _deaths_after(events: list[Event], index: int) -> dict[int, int]:
+    """The storages that go before another appears, and where."""
+    deaths = {}
+    for later in range(index + 1, len(events)):
+        if events[later].num_bytes > 0:
+            break
+        deaths[events[later].storage] = later
+    return deaths
