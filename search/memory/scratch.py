@@ -6,20 +6,24 @@ Only what grows with the tensors is here; buffers of fixed size are part of the 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from search.memory.convolution import convolution_backward_bytes, convolution_bytes
+from search.memory.reductions import mean_bytes, sum_bytes
+
 _aten = torch.ops.aten
-_SAFE_SOFTMAX = _aten._safe_softmax.default  # noqa: SLF001 - softmax inside unfused attention
 
 
 def scratch_bytes(operator: Any, args: tuple[Any, ...]) -> int:
     """Bytes that are there only while the operator runs."""
-    if operator is _SAFE_SOFTMAX:
-        return _mask_bytes(args[0])
+    known = _KNOWN.get(operator)
+    if known is not None:
+        return known(args)
     if torch.Tag.pointwise in operator.tags:
         return _promoted_bytes([leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor)])
     return 0
@@ -46,3 +50,15 @@ def _promoted_bytes(tensors: list[Tensor]) -> int:
         return 0
     common = functools.reduce(torch.promote_types, (tensor.dtype for tensor in numbers))
     return sum(tensor.numel() * common.itemsize for tensor in numbers if tensor.dtype is not common)
+
+
+_KNOWN: dict[Any, Callable[[tuple[Any, ...]], int]] = {
+    _aten._safe_softmax.default: lambda args: _mask_bytes(args[0]),  # noqa: SLF001 - in unfused attention
+    _aten.convolution.default: convolution_bytes,
+    _aten.convolution_backward.default: convolution_backward_bytes,
+    _aten.mean.default: lambda args: mean_bytes(args[0]),
+    _aten.mean.dim: lambda args: mean_bytes(args[0]),
+    _aten.sum.default: lambda args: sum_bytes(args[0], None),
+    _aten.sum.dim_IntList: lambda args: sum_bytes(args[0], args[1]),
+}
+"""Of its arguments, what an operator needs inside; all others are taken to need nothing."""

@@ -25,6 +25,10 @@ def meta(*shape, dtype=torch.float32):
         # One byte for each of 4 x 8 x 8 scores.
         (aten._safe_softmax.default, (meta(4, 8, 8), -1), 256),
         (aten.zeros.default, ([3],), 0),
+        # 16-bit numbers are averaged, and the samples and pixels of a channel summed, in fp32.
+        (aten.mean.dim, (meta(100, dtype=torch.bfloat16), [0]), 400),
+        (aten.sum.dim_IntList, (meta(2, 5, 10, dtype=torch.bfloat16), [0, 2]), 400),
+        (aten.sum.default, (meta(100, dtype=torch.bfloat16),), 0),
     ],
 )
 def test_what_grows_with_the_tensors(operator, args, expected_bytes):
