@@ -42,6 +42,13 @@ def test_a_risk_is_a_probability_below_one_half(risk):
     assert MemorySettings.model_validate({"risk": risk}).risk == risk
 
 
+def test_rescue_is_off_and_needs_the_gate():
+    assert not MemorySettings().rescue
+    assert MemorySettings.model_validate({"rescue": True}).rescue
+    with pytest.raises(ValidationError, match="needs the gate"):
+        MemorySettings.model_validate({"rescue": True, "gate": False})
+
+
 @pytest.mark.parametrize(("limit", "seconds"), [("10 min", 600), ("90 s", 90), (0.5, 0.5)])
 def test_a_time_limit_is_seconds(limit, seconds):
     settings = TrialSettings.model_validate({"tokens": 1, "time_limit": limit})

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from tiny_sweep import BUDGET_BYTES, fits_up_to, tiny_sweep, trial
 
@@ -83,6 +85,18 @@ def test_a_finished_trial_carries_its_prediction(office):
     started = here.books.next()
     here.finish(started)
     assert here.events[-1].trial.predicted == started.predicted is not None
+
+
+def test_a_finished_trial_says_what_was_changed_to_make_it_fit(office):
+    def fits(params):
+        verdict = fits_up_to(10**9)(params)
+        return replace(verdict, rescued="micro_batch_size 4")
+
+    here = office(tiny_sweep(), fits)
+    here.finish(here.books.next())
+    ended = here.events[-1].trial
+    assert ended.details["rescued"] == "micro_batch_size 4"
+    assert here.ledger.read().trials == (ended,)
 
 
 def test_only_trained_trials_count(office):

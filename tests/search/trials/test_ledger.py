@@ -15,6 +15,7 @@ def started(number: int) -> Started:
         point={"width": number},
         params={"width": number, "batch_size": 8},
         predicted=predicted(1000),
+        details={"rescued": "micro_batch_size 4"},
     )
 
 

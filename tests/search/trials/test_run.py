@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 from driver import drive
+from tiny_objective import TinyModel
 from tiny_sweep import fits_up_to, tiny_sweep
 
 from search.errors import MachineError, SweepStoppedError
+from search.memory.feasibility import RESCUES, judge
+from search.memory.prediction import Predictor
 from search.results import Outcome
 from search.trials import run
 from search.trials.events import (
@@ -61,6 +64,36 @@ def test_a_sweep_trains_what_fits_in_warm_workers(tmp_path, events):
     events.clear()
     assert drive(tmp_path, sweep, on_event=events.append) == trials
     assert events == []  # it was finished: nothing runs
+
+
+@pytest.mark.usefixtures("ray")
+def test_what_does_not_fit_is_rescued_and_trained_with_its_whole_batch(tmp_path, events):
+    predict = Predictor(TinyModel(), 0, tmp_path / "cache")
+    whole = {"width": 64, "batch_size": 4096, "micro_batch_size": 2048}
+    budget_bytes = predict(whole).high_bytes
+
+    def fits(params):
+        return judge(params, predict, budget_bytes, rescue=RESCUES)
+
+    sweep = tiny_sweep(
+        space={"batch_size": [8, 4096]},
+        fixed={"width": 64},
+        trial={"tokens": 8192},
+        memory={"budget": 512 * MIB, "rescue": True},
+        trials=2,
+    )
+    folder = tmp_path / "sweep"
+    trials = drive(folder, sweep, on_event=events.append, fits=fits)
+    assert [trial.outcome for trial in trials] == [Outcome.COMPLETED] * 2
+    small, large = sorted(trials, key=lambda trial: trial.params["batch_size"])
+    assert small.params == {"seed": 0, "width": 64, "batch_size": 8, "micro_batch_size": "equal"}
+    assert "rescued" not in small.details
+    assert (large.params["batch_size"], large.params["micro_batch_size"]) == (4096, 2048)
+    assert large.details["rescued"] == "micro_batch_size 2048"
+    assert large.details["num_steps"] == 2
+    assert large.predicted.high_bytes <= budget_bytes
+    assert not [event for event in events if isinstance(event, TrialRefused)]
+    assert Ledger(folder).read().trials == trials
 
 
 @pytest.mark.usefixtures("ray")
