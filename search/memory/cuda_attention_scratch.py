@@ -19,9 +19,14 @@ _UNLIMITED = 65_536
 def flash_forward(call: Call, architecture: Architecture) -> Iterator[Inside]:
     """Partial results where few blocks of queries would leave processors idle.
 
+    Left out where a backward pass may follow: it comes only where B H T is small, below 20 MiB
+    beside what the backward pass needs, and which events there are would hang on the batch.
+
     Source: torch's `aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp`,
     set_params_splitkv.
     """
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in call.args[:3]):
+        return
     query, key = call.args[:2]
     dropout = call.args[3] if len(call.args) > 3 else call.kwargs.get("dropout_p", 0.0)
     batch, heads, length, width = query.shape

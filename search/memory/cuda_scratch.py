@@ -20,7 +20,7 @@ from search.memory.cuda_uncertainty import Unsure
 from search.memory.target import Call, Freed, Inside
 
 _aten = torch.ops.aten
-_ROWS_PER_THREAD = 10
+_ROWS_PER_SUM = 8  # at least: the kernel takes 10, see _embedding_backward
 _FEW_INDICES = 3072
 _NORM_CHUNK = 65_536
 _TALL = 64 * 1024
@@ -55,6 +55,8 @@ def _safe_softmax(call: Call, _: Architecture) -> Iterator[Inside]:
 def _embedding_backward(call: Call, _: Architecture) -> Iterator[Inside]:
     """The sorted indices, and sums of at most ten rows each, in fp32.
 
+    A tenth of the indices is counted as an eighth, a polynomial of a batch of any even shape.
+
     Source: torch's `aten/src/ATen/native/cuda/Embedding.cu`, embedding_dense_backward_cuda, and
     `EmbeddingBackwardKernel.cu`, embedding_backward_cuda_kernel.
     """
@@ -63,7 +65,7 @@ def _embedding_backward(call: Call, _: Architecture) -> Iterator[Inside]:
     if count <= _FEW_INDICES and not by_frequency:
         return
     segments = min(count, num_weights)
-    partial = count // _ROWS_PER_THREAD + segments
+    partial = count // _ROWS_PER_SUM + segments
     counts = 3 if by_frequency else 2
     for length in (*[count] * counts, segments, segments, segments, partial):
         yield Inside(length * indices.itemsize)

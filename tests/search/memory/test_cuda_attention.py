@@ -215,12 +215,22 @@ class TestFlash:
         found = blocks(attended(width=36, dropout=0.1))
         assert of("constant_pad_nd", found)[:3] == [2 * 4 * 128 * 40 * 2] * 3
 
+    @staticmethod
+    def looked_at(*, dropout=0.0, needs_grad=False):
+        def run(_):
+            query = torch.empty(2, 4, 512, 64, dtype=BF16, device=GPU, requires_grad=needs_grad)
+            functional.scaled_dot_product_attention(query, query, query, dropout_p=dropout)
+
+        return run
+
     def test_few_queries_divide_the_keys(self):
         # 2 x 4 x 8 blocks of queries for 216 processors, 512 keys in 2 blocks: 2 parts.
-        found = blocks(attended(length=512))
         parts = [2 * 2 * 4 * 512 * 4, 2 * 2 * 4 * 512 * 64 * 4]
-        assert of(self.FORWARD, found)[4:] == parts
-        assert of(self.FORWARD, blocks(attended(length=512, dropout=0.1)))[4:] == []
+        assert of(self.FORWARD, blocks(self.looked_at()))[4:] == parts
+
+    @pytest.mark.parametrize("options", [{"dropout": 0.1}, {"needs_grad": True}])
+    def test_neither_with_dropout_nor_in_training(self, options):
+        assert of(self.FORWARD, blocks(self.looked_at(**options)))[4:] == []
 
     def test_groups_are_written_out_in_the_backward_pass(self):
         plain, grouped = (
