@@ -94,7 +94,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """What the operator gives, after all that it made is booked."""
-        if torch.is_inference_mode_enabled() and _is_composed(func):
+        whole = self._target.replacement(func) is not None
+        if torch.is_inference_mode_enabled() and _is_composed(func) and not whole:
             with self:  # what it is made of comes here by itself in any other mode
                 return func._op_dk(_composition(func), *args, **(kwargs or {}))  # noqa: SLF001
         return self._booked(func, args, kwargs or {})

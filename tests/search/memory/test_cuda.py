@@ -161,6 +161,23 @@ class TestClipping:
         assert "linalg_vector_norm" in operators[1]
 
 
+def test_inference_mode_chooses_alike():
+    def run(mode):
+        def traced(_):
+            x = numbers(2, 4, 128, 64, dtype=torch.bfloat16)
+            norm = nn.RMSNorm(64, device=GPU, dtype=torch.bfloat16)
+            with mode(), torch.autocast("cpu", torch.bfloat16):
+                out = functional.scaled_dot_product_attention(norm(x), x, x, is_causal=True)
+                return functional.linear(out, out[0, 0]).softmax(-1)
+
+        return appeared(traced)
+
+    found = run(torch.inference_mode)
+    assert found == run(torch.no_grad)
+    names = {name for name, _ in found}
+    assert {"_fused_rms_norm", "_scaled_dot_product_flash_attention"} <= names
+
+
 class TestTwoPlaces:
     def test_what_stays_on_the_host_is_not_booked(self):
         def run(_):
