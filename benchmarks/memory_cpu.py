@@ -1,28 +1,39 @@
-"""Predicted against measured peak memory of the language model on this CPU.
+"""Predicted against measured peak memory on this CPU, and what tight resident memory costs.
 
-    python benchmarks/memory_cpu.py [--threads N] [--num-configs N] [--seed N] [--output FILE]
+    python -m benchmarks.memory_cpu [--threads N] [--num-configs N] [--seed N] [--output FILE]
 
-Each configuration is drawn at random; predicted is its traced peak plus the machine's one constant,
-measured is what a warm process, prepared and released as a sweep's worker is, really used. Writes a
-table and a summary; `--speed` measures what keeping the resident memory tight costs instead.
+Configurations of four kinds of models are drawn at random (`configurations_measured.py`).
+Predicted is the traced peak plus the machine's one constant, measured is what a warm process,
+prepared and released as a sweep's worker is, really used. Writes a table and a summary; `--speed`
+measures what keeping the resident memory tight costs instead.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import platform
-import random
 import statistics
 import subprocess
 import sys
 import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, cast
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.configurations_measured import (
+    NUM_STEPS,
+    OBJECTIVES,
+    Configuration,
+    configurations,
+)
 from objectives.language_model import LanguageModel
 from search.memory.device import device_here
 from search.memory.measurement import measure_peak, overhead_bytes, prepare_process, release_memory
@@ -31,20 +42,8 @@ from search.memory.process import keep_resident_memory_tight
 from search.training import TrainingRun
 
 _MIB = 2**20
-_LEAST_BYTES, _MOST_BYTES = 100 * 10**6, 2 * 10**9
+_NUM_CONFIGURATIONS = 60
 _RESULTS = Path(__file__).parent / "results"
-_SPACE = {
-    "width": (64, 128, 192, 256, 384, 512),
-    "depth": (1, 2, 4, 6),
-    "heads": (2, 4, 8),
-    "dropout": (0.0, 0.0, 0.1),
-    "sequence_length": (64, 96, 128, 256, 384, 512),
-    "precision": ("32-true", "bf16-mixed"),
-    "activation_checkpointing": (False, True),
-    "optimizer": ("adamw", "adamw", "sgd"),
-}
-_MOST_FLOPS = 2.5e11
-"""Of one step, so that the whole table takes minutes."""
 _SPEED_CONFIGS = (
     {"width": 64, "depth": 2, "batch_size": 8, "sequence_length": 64},
     {"width": 64, "depth": 2, "batch_size": 32, "sequence_length": 128},
@@ -53,11 +52,102 @@ _SPEED_CONFIGS = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One configuration: what was predicted for it, and what it used."""
+
+    name: str
+    kind: str
+    precision: str
+    predicted_bytes: int
+    low_bytes: int
+    high_bytes: int
+    measured_bytes: int
+
+    @property
+    def error_percent(self) -> float:
+        """How far the prediction lies above the measurement."""
+        return 100 * (self.predicted_bytes / self.measured_bytes - 1)
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measurement lies in the predicted interval."""
+        return self.low_bytes <= self.measured_bytes <= self.high_bytes
+
+
+def measure_rows(limit: int | None = None, seed: int = 0, *, threads: int = 1) -> list[Row]:
+    """Draws, predicts and measures configurations: 60, or the first `limit` of them.
+
+    They are measured one after another in a process of their own, whatever this one holds.
+    """
+    return list(_measured_rows(limit or _NUM_CONFIGURATIONS, seed, threads))
+
+
+def _measured_rows(count: int, seed: int, threads: int) -> Iterator[Row]:
+    overhead = overhead_bytes(device_here())
+    with _measuring(threads) as measured_bytes:
+        for configuration in configurations(count, seed):
+            objective = OBJECTIVES[configuration.kind]()
+            predicted = predict(objective, configuration.params, overhead_bytes=overhead)
+            yield Row(
+                name=configuration.name,
+                kind=configuration.kind,
+                precision=str(configuration.params["precision"]),
+                predicted_bytes=predicted.expected_bytes,
+                low_bytes=predicted.low_bytes,
+                high_bytes=predicted.high_bytes,
+                measured_bytes=measured_bytes(configuration),
+            )
+
+
+@contextmanager
+def _measuring(threads: int) -> Iterator[Callable[[Configuration], int]]:
+    """A process that tells the peak of one configuration after another."""
+    command = [sys.executable, "-W", "ignore", __file__, "--measure", "--threads", str(threads)]
+    with subprocess.Popen(  # noqa: S603 - our own file
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        asked, answers = cast("IO[str]", process.stdin), cast("IO[str]", process.stdout)
+
+        def measured_bytes(configuration: Configuration) -> int:
+            print(json.dumps([configuration.kind, configuration.params]), file=asked, flush=True)
+            return int(answers.readline())
+
+        try:
+            yield measured_bytes
+        finally:
+            asked.close()
+
+
+def _measure_what_is_asked() -> None:
+    """Reads configurations from the standard input, writes the peak of each to the output."""
+    device = device_here()
+    objectives = {kind: new() for kind, new in OBJECTIVES.items()}
+    prepare_process()
+    for line in sys.stdin:
+        kind, params = json.loads(line)
+        print(_peak_bytes(objectives[kind], params, device), flush=True)
+
+
+def _peak_bytes(objective, params, device) -> int:  # noqa: ANN001
+    num_tokens = NUM_STEPS * params["batch_size"] * objective.tokens_per_sample(params)
+    with measure_peak(device) as peak:
+        run = TrainingRun(objective, params, num_tokens=num_tokens, device=device.torch_device)
+        while not run.done:
+            run.step()
+        run.evaluate()
+        del run
+    release_memory(device)
+    return peak.num_bytes
+
+
 def main() -> None:
     """Runs what was asked for."""
     arguments = _arguments()
     torch.set_num_threads(arguments.threads)
-    if arguments.time_steps:
+    if arguments.measure:
+        _measure_what_is_asked()
+    elif arguments.time_steps:
         _time_steps(tight=arguments.time_steps == "tight")
     elif arguments.speed:
         _write(_speed_report(), arguments.output or _RESULTS / "memory_cpu_speed.md")
@@ -68,10 +158,11 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--num-configs", type=int, default=24)
+    parser.add_argument("--num-configs", type=int, default=_NUM_CONFIGURATIONS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--speed", action="store_true")
+    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--time-steps", choices=("tight", "default"), help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -83,82 +174,53 @@ def _write(report: str, file: Path) -> None:
 
 
 def _accuracy_report(arguments: argparse.Namespace) -> str:
-    device, objective = device_here(), LanguageModel()
-    overhead = overhead_bytes(device)
-    drawn = _configurations(arguments, objective, overhead)
-    prepare_process()
-    rows, errors = [], []
-    for params, predicted in drawn:
-        measured = _measured_bytes(objective, params, device)
-        errors.append(100 * (predicted.expected_bytes / measured - 1))
-        inside = predicted.low_bytes <= measured <= predicted.high_bytes
-        rows.append(
-            f"| {_described(params)} | {predicted.expected_bytes / _MIB:.1f} "
-            f"| {measured / _MIB:.1f} | {errors[-1]:+.2f} "
-            f"| {predicted.low_bytes / _MIB:.1f} to {predicted.high_bytes / _MIB:.1f} "
-            f"| {'yes' if inside else 'no'} |"
-        )
-        print(rows[-1], file=sys.stderr, flush=True)
-    sizes = [abs(error) for error in errors]
-    summary = (
-        f"{len(rows)} configurations: median error {statistics.median(sizes):.2f} %, "
-        f"largest {max(sizes):.2f} %; predicted too low by up to {max(0, -min(errors)):.2f} %, "
-        f"too high by up to {max(0, *errors):.2f} %. "
-        f"The machine's constant: {overhead / _MIB:.2f} MiB."
-    )
-    figures = "predicted MiB | measured MiB | error % | interval MiB | inside"
-    head = [f"| {_columns(drawn[0][0])} | {figures} |"]
-    head.append("|---|---|---|---|---|---|")
+    rows = []
+    for row in _measured_rows(arguments.num_configs, arguments.seed, arguments.threads):
+        rows.append(row)
+        print(_line(row), file=sys.stderr, flush=True)
+    constant = f"The machine's constant: {overhead_bytes(device_here()) / _MIB:.2f} MiB."
+    by_group = [f"| {name} | {_figures(members)} |" for name, members in _groups(rows).items()]
     title = "# Predicted and measured peak memory on a CPU"
-    return "\n".join([title, "", _setting(), "", summary, "", *head, *rows])
+    head = "| what | configurations | median error % | largest % | lowest % | highest % | inside |"
+    columns = "| configuration | predicted MiB | measured MiB | error % | interval MiB | inside |"
+    lines = [title, "", _setting(), "", constant, "", head, "|---|---|---|---|---|---|---|"]
+    lines += [f"| all | {_figures(rows)} |", *by_group, "", columns, "|---|---|---|---|---|---|"]
+    return "\n".join([*lines, *map(_line, rows)])
+
+
+def _groups(rows: list[Row]) -> dict[str, list[Row]]:
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: (row.kind, row.precision)):
+        groups[f"{row.kind}, {row.precision}"].append(row)
+    return groups
+
+
+def _figures(rows: list[Row]) -> str:
+    errors = [row.error_percent for row in rows]
+    sizes = [abs(error) for error in errors]
+    inside = sum(row.inside for row in rows)
+    return (
+        f"{len(rows)} | {statistics.median(sizes):.2f} | {max(sizes):.2f} "
+        f"| {min(errors):+.2f} | {max(errors):+.2f} | {inside}"
+    )
+
+
+def _line(row: Row) -> str:
+    return (
+        f"| {row.name} | {row.predicted_bytes / _MIB:.1f} | {row.measured_bytes / _MIB:.1f} "
+        f"| {row.error_percent:+.2f} | {row.low_bytes / _MIB:.1f} to {row.high_bytes / _MIB:.1f} "
+        f"| {'yes' if row.inside else 'no'} |"
+    )
 
 
 def _setting() -> str:
-    command = " ".join(["python", "benchmarks/memory_cpu.py", *sys.argv[1:]])
+    command = " ".join(["python -m benchmarks.memory_cpu", *sys.argv[1:]])
     return (
-        f"`{command}` on {device_here().name}, {os.cpu_count()} cores, "
-        f"{torch.get_num_threads()} thread(s), Linux {platform.release()}, "
+        f"`{command}` on {device_here().name} ({torch.backends.cpu.get_cpu_capability()}), "
+        f"{os.cpu_count()} cores, {torch.get_num_threads()} thread(s), Linux {platform.release()}, "
         f"{' '.join(platform.libc_ver())}, Python {platform.python_version()}, "
         f"torch {torch.__version__}."
     )
-
-
-def _configurations(arguments, objective, overhead):  # noqa: ANN001, ANN202
-    """Random ones with a predicted peak from 100 MB to 2 GB, half bf16, half checkpointed.
-
-    A peak is drawn first, evenly on a log scale; the batch size is what comes nearest to it.
-    """
-    generator, drawn = random.Random(arguments.seed), []  # noqa: S311 - no secret
-    while len(drawn) < arguments.num_configs:
-        params = {name: generator.choice(values) for name, values in _SPACE.items()}
-        params["precision"] = _SPACE["precision"][len(drawn) % 2]
-        params["activation_checkpointing"] = bool(len(drawn) // 2 % 2)
-        wanted = math.exp(generator.uniform(math.log(_LEAST_BYTES), math.log(_MOST_BYTES)))
-        two, four = (
-            predict(objective, {**params, "batch_size": size}, overhead_bytes=overhead)
-            for size in (2, 4)
-        )
-        for_one = (four.expected_bytes - two.expected_bytes) / 2
-        params["batch_size"] = max(1, round(2 + (wanted - two.expected_bytes) / for_one))
-        tokens = params["batch_size"] * params["sequence_length"]
-        if 72 * params["depth"] * params["width"] ** 2 * tokens > _MOST_FLOPS:
-            continue
-        predicted = predict(objective, params, overhead_bytes=overhead)
-        if _LEAST_BYTES <= predicted.expected_bytes <= _MOST_BYTES:
-            drawn.append((params, predicted))
-    return drawn
-
-
-def _measured_bytes(objective, params, device) -> int:  # noqa: ANN001
-    num_tokens = 2 * params["batch_size"] * params["sequence_length"]
-    with measure_peak(device) as peak:
-        run = TrainingRun(objective, params, num_tokens=num_tokens, device=device.torch_device)
-        while not run.done:
-            run.step()
-        run.evaluate()
-        del run
-    release_memory(device)
-    return peak.num_bytes
 
 
 def _columns(params) -> str:  # noqa: ANN001
