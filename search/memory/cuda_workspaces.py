@@ -24,7 +24,13 @@ _PRODUCTS = {
     _aten.dot.default,
     _aten.vdot.default,
 }
-_PRODUCTS_OF_MATRICES = {_aten.mm.default: (0, 1), _aten.addmm.default: (1, 2)}
+_MATRICES = {
+    _aten.mm.default: (0, 1),
+    _aten.addmm.default: (1, 2),
+    _aten.bmm.default: (0, 1),
+    _aten.baddbmm.default: (1, 2),
+}
+"""Which arguments of a product are matrices, or batches of them."""
 _SMALL_WORKSPACE_BYTES = 2 * 4096 * 1024 + 8 * 16 * 1024
 _LARGE_WORKSPACE_BYTES = 32 * 2**20
 _CONFIGURED = re.compile(r":([0-9]+):([0-9]+)")
@@ -82,7 +88,7 @@ class Workspaces:
         """
         if call.operator not in _PRODUCTS or not call.result.numel():
             return
-        for index in _PRODUCTS_OF_MATRICES.get(call.operator, ()):
+        for index in _MATRICES.get(call.operator, ()):
             if not _is_readable(call.args[index]):
                 yield Inside(call.args[index].numel() * call.args[index].itemsize)
         if call.in_backward not in self._cublas_threads:
@@ -95,11 +101,11 @@ class Workspaces:
 
 
 def _is_readable(matrix: Tensor) -> bool:
-    """Whether cuBLAS can read a matrix where it lies, as it is or transposed.
+    """Whether cuBLAS can read a matrix, or a batch, where it lies, as it is or transposed.
 
-    Source: `Blas.cpp`, prepare_matrix_for_cublas.
+    Source: `Blas.cpp`, prepare_matrix_for_cublas and prepare_batch_matrix_for_cublas.
     """
-    (rows, columns), (down, right) = matrix.shape, matrix.stride()
+    (rows, columns), (down, right) = matrix.shape[-2:], matrix.stride()[-2:]
     by_columns = down == 1 and right >= max(1, rows)
     by_rows = right == 1 and down >= max(1, columns)
     return by_columns or by_rows or matrix.numel() == 0 or 1 in matrix.shape

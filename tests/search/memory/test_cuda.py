@@ -1,3 +1,5 @@
+from collections import Counter
+
 import pytest
 import torch
 from torch import nn
@@ -246,11 +248,22 @@ class TestLanguageModel:
         assert Part.INPUTS not in booked["gpu"].parts
 
     def test_a_loss_scale_lies_on_the_device(self, language_model):
-        params = {**SMALL, "precision": "16-mixed"}
-        events = trace(language_model, params, target=A100).events
-        assert any(
-            "_amp_foreach_non_finite_check_and_unscale" in e.operator for e in events
-        ) or any(e.operator == "aten.full.default" and e.num_bytes == 4 for e in events)
+        booked = {
+            precision: Counter(
+                (event.operator.split(".")[1], event.num_bytes)
+                for event in trace(
+                    language_model, {**SMALL, "precision": precision}, target=A100
+                ).events
+                if event.num_bytes > 0
+            )
+            for precision in ("16-mixed", "bf16-mixed")
+        }
+        # The scale and how long it has held; in each step whether a gradient overflowed.
+        scaled = booked["16-mixed"] - booked["bf16-mixed"]
+        assert scaled["full", 4] == 2 + 2
+        # Nothing else than numbers: gradients are unscaled where they lie.
+        assert all(num_bytes <= 8 for _, num_bytes in scaled)
+        assert not booked["bf16-mixed"] - booked["16-mixed"]
 
     def test_attention_scores_are_never_there(self, language_model):
         params = {**SMALL, "heads": 4, "sequence_length": 512, "batch_size": 1, "dropout": 0.1}

@@ -97,3 +97,22 @@ def test_a_matrix_no_kernel_can_read_is_copied():
     events = record(run, Cuda(architecture=(8, 0)))
     found = [e.num_bytes for e in events if e.operator == "aten.mm.default" and e.num_bytes > 0]
     assert found == [4 * 8 * 4, 4 * 8 * 4, 8_519_680, 4 * 8 * 4]
+
+
+@pytest.mark.parametrize(
+    ("batch", "copied"),
+    [
+        (lambda x: x, False),
+        (lambda x: x.transpose(1, 2), False),
+        (lambda x: x[:1].expand(3, 8, 8), False),
+        (lambda x: x.transpose(0, 1).contiguous().transpose(0, 1), False),
+        (lambda x: x[:, :, :1].expand(3, 8, 8), True),
+    ],
+)
+def test_a_batch_too(batch, copied):
+    def run(_):
+        return torch.bmm(batch(numbers(3, 8, 8)), numbers(3, 8, 8))
+
+    events = record(run, Cuda(architecture=(8, 0)))
+    found = [e.num_bytes for e in events if e.operator == "aten.bmm.default" and e.num_bytes > 0]
+    assert found == [3 * 8 * 8 * 4] * (2 if copied else 1) + [8_519_680]
