@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from search.memory import cuda_autocast
 from search.memory.cuda import Cuda
@@ -264,3 +265,38 @@ class TestFusedSoftmax:
             "aten._to_copy.default",
             "aten._softmax.default",
         ]
+
+
+class Casts(TorchDispatchMode):
+    """Counts conversions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._to_copy.default
+        return func(*args, **(kwargs or {}))
+
+
+def used(*, device, grad, frozen, cached, across):
+    """Conversions of a weight that is used three times, the last perhaps in the other grad mode."""
+    weight = nn.Parameter(torch.ones(4, 4, device=device), requires_grad=not frozen)
+    x = torch.ones(4, 4, device=device, dtype=BF16)
+    with Casts() as casts, torch.autocast("cpu", BF16, cache_enabled=cached):
+        with torch.set_grad_enabled(grad):
+            functional.linear(functional.linear(x, weight), weight)
+        with torch.set_grad_enabled(grad is not across):
+            functional.linear(x, weight)
+    return casts.count
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("across", [True, False])
+def test_weights_are_cast_as_often_as_by_torch_itself(grad, frozen, cached, across):
+    options = {"grad": grad, "frozen": frozen, "cached": cached, "across": across}
+    expected = used(device="cpu", **options)
+    with A100.installed(), FakeTensorMode():
+        assert used(device=GPU, **options) == expected
