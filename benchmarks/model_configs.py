@@ -106,7 +106,8 @@ def config_of(model: str, sizes: Sizes) -> PretrainedConfig:
     """The model's configuration; whatever does not change its memory has the family's default."""
     import transformers
 
-    windows = {"sliding_window": sizes.sliding_window or None}
+    windowed = config_class(model) == "MistralConfig" or sizes.sliding_window
+    windows = {"sliding_window": sizes.sliding_window or None} if windowed else {}
     return getattr(transformers, str(config_class(model)))(
         hidden_size=sizes.hidden,
         num_hidden_layers=sizes.layers,
@@ -116,5 +117,5 @@ def config_of(model: str, sizes: Sizes) -> PretrainedConfig:
         vocab_size=sizes.vocab,
         head_dim=sizes.head_dim or sizes.hidden // sizes.heads,
         tie_word_embeddings=sizes.tied_embeddings,
-        **(windows if config_class(model) in {"MistralConfig", "Gemma2Config"} else {}),
+        **windows,
     )

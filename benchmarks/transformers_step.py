@@ -56,6 +56,14 @@ def measure(setting: Setting, device: torch.device, reset: Callable[[], None]) -
 
     What is returned is what is still in memory at the end.
     """
+    gc.freeze()  # what was there before is no garbage of the run, and slow to look through
+    try:
+        return _measure(setting, device, reset)
+    finally:
+        gc.unfreeze()
+
+
+def _measure(setting: Setting, device: torch.device, reset: Callable[[], None]) -> object:
     model = _model(setting, device)
     ids_BT = torch.randint(
         0, setting.sizes.vocab, (setting.micro_batch, setting.sequence_length), device=device
