@@ -1,4 +1,4 @@
-"""How fast the device that is here computes and moves bytes, measured in a moment."""
+"""How fast a device computes and moves bytes: by its data sheet, or measured where it is here."""
 
 from __future__ import annotations
 
@@ -47,6 +47,23 @@ def rates_here(device: Device) -> Rates:
         with suppress(OSError):  # where nothing can be kept, it is measured each time
             write_json(file, known)
     return _rates(known[key])
+
+
+def rates_by_data_sheet(device: Device) -> Rates | None:
+    """The rates that the maker of a GPU states; None where fp32 or the bandwidth is not known."""
+    peaks, bandwidth = device.peak_flops, device.bandwidth_bytes_per_second
+    if peaks is None or peaks.fp32 is None or bandwidth is None:
+        return None
+    known = {
+        Arithmetic.FP32: peaks.fp32,
+        Arithmetic.TF32: peaks.tf32,
+        Arithmetic.BF16: peaks.bf16,
+        Arithmetic.FP16: peaks.fp16,
+    }
+    return Rates(
+        flops_per_second={kind.value: rate for kind, rate in known.items() if rate is not None},
+        bandwidth_bytes_per_second=bandwidth,
+    )
 
 
 def _rates(record: Mapping[str, Any]) -> Rates:

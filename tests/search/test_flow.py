@@ -92,6 +92,24 @@ def test_plan_judges_every_structure_without_training(finished):
     assert len(points) == 6
     assert planned["share_that_fits"] == pytest.approx(2 / 6)
     assert {point for point, fits in points.items() if fits} == {(2, 32), (2, 64)}
+    for row in planned["points"]:
+        assert (row["mend"] is None) == row["fits"]
+        if row["mend"]:  # the same batch in smaller parts, hardly slower
+            (change,) = row["mend"]["change"]
+            assert change == "micro_batch_size"
+            assert row["mend"]["high_bytes"] <= planned["budget_bytes"] < row["high_bytes"]
+            assert 0.9 < row["mend"]["estimated_slow_down"] < 2
+
+
+def test_what_is_rescued_fits_with_its_whole_batch(finished, tmp_path):
+    write_sweep(tmp_path, memory=", rescue: true")
+    rescued = json.loads(run(tmp_path, "plan", "flow.yaml", "--json"))
+    plain = json.loads(run(finished[0], "plan", "flow.yaml", "--json"))
+    assert rescued["share_that_fits"] == 1
+    for row, before in zip(rescued["points"], plain["points"], strict=True):
+        assert row["point"] == before["point"]
+        change = before["mend"]["change"] if before["mend"] else {}
+        assert row["rescued"] == " ".join(f"{name} {value}" for name, value in change.items())
 
 
 def test_list_and_status_tell_how_it_stands(finished):

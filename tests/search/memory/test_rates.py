@@ -1,9 +1,10 @@
 import pytest
 
 from search.memory import rates
-from search.memory.device import Device
-from search.memory.rates import rates_here
-from search.memory.speed import step_seconds
+from search.memory.catalogue import device_named
+from search.memory.device import Device, PeakFlops
+from search.memory.rates import rates_by_data_sheet, rates_here
+from search.memory.speed import FAST_GPU, SLOW_GPU, step_seconds
 from search.memory.work import Arithmetic, OperatorWork, Work
 
 CPU = Device(name="some processor", kind="cpu", capacity_bytes=2**30)
@@ -37,3 +38,30 @@ def test_a_damaged_cache_is_measured_again(cache):
     cache.parent.mkdir()
     cache.write_text("{")
     assert rates_here(CPU).bandwidth_bytes_per_second > 0
+
+
+def test_a_data_sheet_gives_the_rates_of_a_gpu():
+    found = rates_by_data_sheet(device_named("A100 SXM4 80 GB"))
+    # NVIDIA's data sheet of the A100: 19.5, 156, 312, 312 TFLOPS dense
+    assert found.flops_per_second == pytest.approx(
+        {"fp32": 19.5e12, "tf32": 156e12, "bf16": 312e12, "fp16": 312e12}, rel=0.01
+    )
+    assert found.bandwidth_bytes_per_second > 1.9e12
+    assert (found.slow, found.fast) == (SLOW_GPU, FAST_GPU)
+
+
+def test_types_a_gpu_lacks_are_computed_in_fp32():
+    volta = Device(
+        name="V100",
+        kind="cuda",
+        capacity_bytes=2**34,
+        bandwidth_bytes_per_second=9e11,
+        peak_flops=PeakFlops(fp32=15.7e12, tf32=None, bf16=None, fp16=125e12),
+    )
+    found = rates_by_data_sheet(volta)
+    assert set(found.flops_per_second) == {"fp32", "fp16"}
+    assert found.peak(Arithmetic.BF16) == 15.7e12
+
+
+def test_what_nobody_knows_has_no_rates():
+    assert rates_by_data_sheet(CPU) is None

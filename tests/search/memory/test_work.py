@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from objectives.language_model import LanguageModel
+from search.memory.cuda import Cuda
 from search.memory.sample import Sample
 from search.memory.target import Call, Cpu
 from search.memory.trace import trace
@@ -171,6 +172,16 @@ class TestStep:
     def test_mixed_precision_computes_in_bf16(self):
         work = trace(Sample(), {"batch_size": 2, "precision": "bf16-mixed"}).work
         assert set(work.flops) == {Arithmetic.BF16}
+
+    def test_a_gpu_that_is_not_here_computes_what_a_cpu_does(self):
+        params = {"batch_size": 2, "precision": "bf16-mixed"}
+        here, there = (
+            trace(Sample(), params, target=target).work
+            for target in (Cpu(), Cuda(architecture=(8, 0)))
+        )
+        assert there.flops == here.flops
+        # fewer operators: the optimizer goes over all tensors at once
+        assert there.num_operators < here.num_operators
 
     def test_checkpointing_computes_more(self):
         plain, checkpointed = (
