@@ -135,6 +135,12 @@ def test_each_stretch_between_resets_has_a_peak_of_its_own():
     assert allocator.statistics().allocated_bytes == 2048
 
 
+def test_without_the_optional_packages_rows_say_what_to_install(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert why_not(LLAMA) == ("transformers is not installed (try: pip install -e '.[benchmarks]')")
+    assert covers(LAYER)
+
+
 @pytest.mark.usefixtures("installed")
 @pytest.mark.campaign
 @pytest.mark.parametrize(
