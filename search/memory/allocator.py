@@ -4,7 +4,7 @@ One device, one CUDA stream: blocks used on several streams, CUDA graphs and use
 out, and with them all waiting for events.
 
 Source: torch 2.13, `c10/cuda/CUDACachingAllocator.cpp` (`DeviceCachingAllocator`), read rule by
-rule; the functions named below are its.
+rule; the functions named below are its. It is one class there, and so it is here, whole.
 """
 
 from __future__ import annotations
@@ -12,7 +12,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 
-from search.memory.allocator_blocks import KEY_SHIFT, Block, BlockPool, DeviceMemory
+from search.memory.allocator_blocks import (
+    KEY_SHIFT,
+    Block,
+    BlockPool,
+    DeviceMemory,
+    SegmentOrder,
+)
 from search.memory.allocator_expandable import ExpandableSegments, least_expandable
 from search.memory.allocator_settings import AllocatorSettings
 from search.memory.allocator_sizes import (
@@ -37,6 +43,7 @@ def simulate(
     settings: AllocatorSettings = _DEFAULTS,
     capacity_bytes: int | None = None,
     total_bytes: int | None = None,
+    segment_order: SegmentOrder = SegmentOrder.UPWARDS,
 ) -> AllocatorStatistics:
     """The statistics after a stream of events, which ends at the first that finds no memory.
 
@@ -46,8 +53,14 @@ def simulate(
         settings: how the allocator is set up.
         capacity_bytes: see `CachingAllocator`.
         total_bytes: see `CachingAllocator`.
+        segment_order: see `CachingAllocator`.
     """
-    allocator = CachingAllocator(settings, capacity_bytes=capacity_bytes, total_bytes=total_bytes)
+    allocator = CachingAllocator(
+        settings,
+        capacity_bytes=capacity_bytes,
+        total_bytes=total_bytes,
+        segment_order=segment_order,
+    )
     malloc, free = allocator.malloc, allocator.free
     try:
         for block_id, num_bytes in events:
@@ -72,6 +85,7 @@ class CachingAllocator:
         *,
         capacity_bytes: int | None = None,
         total_bytes: int | None = None,
+        segment_order: SegmentOrder = SegmentOrder.UPWARDS,
     ) -> None:
         """An allocator that has reserved nothing.
 
@@ -81,6 +95,8 @@ class CachingAllocator:
                 the context and what others hold. None for no limit.
             total_bytes: the device's whole memory, of which `per_process_memory_fraction` may be
                 reserved; `capacity_bytes` where not given.
+            segment_order: where the driver puts new segments; it decides which of equally large
+                free blocks is taken.
         """
         if total_bytes is None:
             total_bytes = UNBOUNDED_BYTES if capacity_bytes is None else capacity_bytes
@@ -92,7 +108,9 @@ class CachingAllocator:
             UNBOUNDED_BYTES if settings.max_split_bytes is None else settings.max_split_bytes
         )
         self._rounds_to_divisions = max(settings.roundup_power2_divisions) > 1
-        self._memory = DeviceMemory(UNBOUNDED_BYTES if capacity_bytes is None else capacity_bytes)
+        self._memory = DeviceMemory(
+            UNBOUNDED_BYTES if capacity_bytes is None else capacity_bytes, segment_order
+        )
         self._expandable: ExpandableSegments | None = None
         if settings.expandable_segments:
             self._expandable = ExpandableSegments(

@@ -6,9 +6,11 @@ Source: torch 2.13, `c10/cuda/CUDACachingAllocator.cpp` (`Block`, `BlockPool`).
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from enum import StrEnum
 
 KEY_SHIFT = 64
 """A key is the size, then the address: the order in which free blocks are searched."""
+_HIGHEST_ADDRESS = 1 << (KEY_SHIFT - 1)
 
 
 class Block:
@@ -116,24 +118,46 @@ class BlockPool:
         return [self.blocks[key] for key in self.keys]
 
 
-class DeviceMemory:
-    """What the driver hands out: bytes up to a capacity, addresses that only go up.
+class SegmentOrder(StrEnum):
+    """Where the driver puts a new segment: above those handed out before, or below them.
 
-    The reserved bytes are what CUDA has given. Addresses are not the real ones: of equally large
-    blocks, the one whose segment came first counts as the lower.
+    No document says which, and of equally large free blocks the lowest is taken.
     """
 
-    __slots__ = ("_next_address", "capacity_bytes", "peak_reserved_bytes", "reserved_bytes")
+    UPWARDS = "upwards"
+    DOWNWARDS = "downwards"
 
-    def __init__(self, capacity_bytes: int) -> None:
+
+class DeviceMemory:
+    """What the driver hands out: bytes up to a capacity, at addresses in one order.
+
+    The reserved bytes are what CUDA has given. Addresses are not the real ones: of equally large
+    blocks, the one whose segment came first counts as the lower, or downwards as the higher.
+    """
+
+    __slots__ = (
+        "_next_address",
+        "_segment_order",
+        "capacity_bytes",
+        "peak_reserved_bytes",
+        "reserved_bytes",
+    )
+
+    def __init__(
+        self, capacity_bytes: int, segment_order: SegmentOrder = SegmentOrder.UPWARDS
+    ) -> None:
         """Nothing is handed out yet."""
         self.capacity_bytes = capacity_bytes
         self.reserved_bytes = 0
         self.peak_reserved_bytes = 0
-        self._next_address = 0
+        self._segment_order = segment_order
+        self._next_address = 0 if segment_order is SegmentOrder.UPWARDS else _HIGHEST_ADDRESS
 
     def addresses(self, num_bytes: int) -> int:
         """The start of a range of addresses that nobody has had before."""
+        if self._segment_order is SegmentOrder.DOWNWARDS:
+            self._next_address -= num_bytes
+            return self._next_address
         address = self._next_address
         self._next_address += num_bytes
         return address

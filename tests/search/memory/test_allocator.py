@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search.memory.allocator import CachingAllocator, simulate
+from search.memory.allocator_blocks import SegmentOrder
 from search.memory.allocator_settings import AllocatorSettings, parse_allocator_settings
 from search.memory.allocator_sizes import rounded_bytes, segment_bytes
 from search.memory.allocator_statistics import OutOfDeviceMemoryError
@@ -90,6 +91,19 @@ def test_the_smallest_block_that_is_large_enough_is_taken():
     assert statistics.allocated_bytes == (14 + 12 + 12) * MIB
     assert (statistics.reserved_bytes, statistics.inactive_split_bytes) == (42 * MIB, 4 * MIB)
     assert simulate([*events, (6, 4 * MIB)]).inactive_split_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("order", "reserved_bytes"),
+    [(SegmentOrder.UPWARDS, 56 * MIB), (SegmentOrder.DOWNWARDS, 40 * MIB)],
+)
+def test_of_equally_large_blocks_the_one_at_the_lower_address_is_taken(order, reserved_bytes):
+    # Each of two segments of 20 holds 8 and, behind it, 12 free; 5 goes into one of them, and the
+    # first segment's 8 is freed. With 5 in the second, the first is whole again and 16 fits into
+    # it; with 5 in the first, no more than 12 is free at one place and 16 needs a new segment.
+    events = [(0, 8 * MIB), (1, 9 * MIB), (2, 8 * MIB), (3, 9 * MIB), (1, 0), (3, 0)]
+    events += [(4, 5 * MIB), (0, 0), (5, 16 * MIB)]
+    assert simulate(events, segment_order=order).reserved_bytes == reserved_bytes
 
 
 def test_free_neighbours_become_one_block():

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search.memory.allocator import CachingAllocator
+from search.memory.allocator_blocks import SegmentOrder
 from search.memory.allocator_settings import AllocatorSettings, parse_allocator_settings
 from search.memory.allocator_statistics import OutOfDeviceMemoryError
 from search.units import MIB
@@ -38,7 +39,7 @@ class Range:
 class Naive:
     """Ranges sorted by segment and place in it; the numbers are counted anew for each answer."""
 
-    def __init__(self, settings, capacity, total):
+    def __init__(self, settings, capacity, total, order=SegmentOrder.UPWARDS):
         self.settings = settings
         self.capacity = HUGE if capacity is None else capacity
         self.total = total or self.capacity
@@ -47,6 +48,7 @@ class Naive:
         self.max_split = settings.max_split_bytes or HUGE
         self.ranges = []
         self.num_segments = 0
+        self.step = 1 if order is SegmentOrder.UPWARDS else -1
         self.searches = {True: 0, False: 0}
         self.retries = 0
         self.peaks = dict.fromkeys(self.now(), 0)
@@ -187,7 +189,7 @@ class Naive:
             return self.grown(size, is_small)
         if self.reserved() + wanted > self.capacity:
             return None
-        self.num_segments += 1
+        self.num_segments += self.step
         made = Range(self.num_segments, 0, wanted, FREE, is_small)
         self.ranges.append(made)
         self.note()
@@ -227,7 +229,7 @@ class Naive:
                 room, r = room + r.size, self.beside(r, 1)
             if room >= size:
                 return first.segment, first.start
-        self.num_segments += 1
+        self.num_segments += self.step
         page = self.page(is_small)
         span = -(-(self.total + self.total // 8) // page) * page
         self.ranges.append(Range(self.num_segments, 0, span, BARE, is_small))
@@ -299,9 +301,11 @@ STREAMS = st.lists(SIZES | st.integers(-20, 0), min_size=15, max_size=70)
 """Above 0: allocate so many bytes. Below: free a live block, counted from the last. 0: empty."""
 
 
-def agree(stream, settings, capacity=None, total=None):
-    ours = CachingAllocator(settings, capacity_bytes=capacity, total_bytes=total)
-    naive = Naive(settings, capacity, total)
+def agree(stream, settings, capacity=None, total=None, order=SegmentOrder.UPWARDS):
+    ours = CachingAllocator(
+        settings, capacity_bytes=capacity, total_bytes=total, segment_order=order
+    )
+    naive = Naive(settings, capacity, total, order)
     live = []
     for block_id, number in enumerate(stream):
         if number > 0:
@@ -337,9 +341,9 @@ def allocated_by_both(ours, naive, block_id, num_bytes):
 CAPACITIES = st.sampled_from([None, 48 * MIB, 111 * MIB, 200 * MIB])
 
 
-@given(STREAMS, CAPACITIES)
-def test_default_mode(stream, capacity):
-    agree(stream, AllocatorSettings(), capacity)
+@given(STREAMS, CAPACITIES, st.sampled_from(SegmentOrder))
+def test_default_mode(stream, capacity, order):
+    agree(stream, AllocatorSettings(), capacity, order=order)
 
 
 @given(STREAMS, CAPACITIES, st.sampled_from(["20", "32", "21,max_non_split_rounding_mb:30"]))
