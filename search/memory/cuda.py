@@ -22,9 +22,9 @@ from search.memory.cuda_operators import installed_operators
 from search.memory.cuda_optimizers import installed_optimizers
 from search.memory.cuda_results import REPLACEMENTS
 from search.memory.cuda_scratch import scratch
-from search.memory.cuda_uncertainty import Uncertainty, Unsure
+from search.memory.cuda_uncertainty import Uncertainty
 from search.memory.cuda_workspaces import Workspaces
-from search.memory.target import Call, Freed, Inside
+from search.memory.target import Call, Freed, Inside, Returned, Unsure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Cuda:
         """What CUDA runs instead, where autograd does not see it."""
         return REPLACEMENTS.get(operator)
 
-    def inside(self, call: Call) -> Iterable[Inside | Freed]:
+    def inside(self, call: Call) -> Iterable[Inside | Freed | Returned]:
         """Workspaces and scratch: see `search.memory.cuda_workspaces` and `cuda_scratch`."""
         if not any(isinstance(x, Tensor) and is_on_gpu(x) for x in tree_leaves(call.result)):
             return

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from search.memory.cuda_device import Architecture, has_much_shared_memory, multiprocessors
-from search.memory.cuda_uncertainty import Unsure
-from search.memory.target import Call, Freed, Inside
+from search.memory.target import Call, Freed, Inside, Returned, Unsure
 
 _UNLIMITED = 65_536
 
@@ -61,7 +60,7 @@ def _num_splits(num_blocks: int, num_processors: int, num_key_blocks: int) -> in
     return min((s for s, share in occupancy.items() if share >= 0.85 * best), default=1)
 
 
-def flash_backward(call: Call, architecture: Architecture) -> Iterator[Inside]:
+def flash_backward(call: Call, architecture: Architecture) -> Iterator[Inside | Returned]:
     """Sums in fp32 for the gradient of the queries, whose length is rounded up to 128.
 
     Source: `flash_api.cpp`, mha_bwd; the copies: `cuda/attention_backward.cu`,
@@ -71,6 +70,7 @@ def flash_backward(call: Call, architecture: Architecture) -> Iterator[Inside]:
     batch, heads, length, width = query.shape
     for tensor in (grad, out):
         yield from _contiguous_copy(tensor.transpose(1, 2))
+    yield from map(Returned, range(3))
     rounded = _rounded(length, 128)
     yield Inside(batch * heads * rounded * 4)
     parts = 1
@@ -93,7 +93,9 @@ def efficient_forward(call: Call, _: Architecture) -> Iterator[Inside]:
         yield Inside(math.prod(query.shape[:3]) * value.shape[-1] * 4)
 
 
-def efficient_backward(call: Call, architecture: Architecture) -> Iterator[Inside | Freed]:
+def efficient_backward(
+    call: Call, architecture: Architecture
+) -> Iterator[Inside | Freed | Returned]:
     """The dot products of gradient and result, then sums in fp32.
 
     Source: torch's `aten/src/ATen/native/transformers/cuda/attention_backward.cu`,
@@ -103,6 +105,7 @@ def efficient_backward(call: Call, architecture: Architecture) -> Iterator[Insid
     dropout = call.args[9]
     kernel = _backward_kernel(query, value, dropout=dropout > 0, architecture=architecture)
     yield from _contiguous_copy(grad.transpose(1, 2))
+    yield from map(Returned, range(len(call.result)))
     yield from _dots(out, kernel)
     num_bytes = kernel.workspace_bytes(query, key, value)
     if num_bytes:

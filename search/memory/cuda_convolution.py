@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from search.memory.cuda_device import Architecture
-from search.memory.cuda_uncertainty import Unsure
-from search.memory.target import Call, Freed, Inside
+from search.memory.target import Call, Freed, Inside, Returned, Unsure
 
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -32,12 +31,14 @@ def convolution_forward(call: Call, architecture: Architecture) -> Iterator[Insi
 
 def convolution_backward(
     call: Call, architecture: Architecture
-) -> Iterator[Inside | Freed | Unsure]:
+) -> Iterator[Inside | Freed | Returned | Unsure]:
     """Of the two kernels that follow each other: gradient of the input, then of the weights."""
     grad, source, weight, groups = *call.args[:3], call.args[9]
     grad_source, grad_weight = call.result[:2]
-    for tensors in ([grad, weight, grad_source], [source, grad, grad_weight]):
+    kernels = ([grad, weight, grad_source], [source, grad, grad_weight])
+    for index, tensors in enumerate(kernels):
         if tensors[-1] is not None:
+            yield Returned(index)
             steps = list(_workspace(tensors, architecture, groups=groups))
             yield from steps
             yield Freed(tuple(step for step in steps if isinstance(step, Inside)))

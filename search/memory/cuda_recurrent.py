@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from search.memory.cuda_device import Architecture
-from search.memory.cuda_uncertainty import Unsure
-from search.memory.target import Call, Inside
+from search.memory.target import Call, Inside, Unsure
 
 _aten = torch.ops.aten
 _RELU, _TANH, _LSTM, _GRU = range(4)

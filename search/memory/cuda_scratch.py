@@ -16,8 +16,7 @@ from search.memory import cuda_attention_scratch as attention
 from search.memory import cuda_recurrent as recurrent
 from search.memory.cuda_convolution import convolution_backward, convolution_forward
 from search.memory.cuda_device import Architecture, multiprocessors
-from search.memory.cuda_uncertainty import Unsure
-from search.memory.target import Call, Freed, Inside
+from search.memory.target import Call, Freed, Inside, Returned, Unsure
 
 _aten = torch.ops.aten
 _ROWS_PER_SUM = 8  # at least: the kernel takes 10, see _embedding_backward
@@ -26,7 +25,7 @@ _NORM_CHUNK = 65_536
 _TALL = 64 * 1024
 
 
-def scratch(call: Call, architecture: Architecture) -> Iterator[Inside | Freed | Unsure]:
+def scratch(call: Call, architecture: Architecture) -> Iterator[Inside | Freed | Returned | Unsure]:
     """The blocks of one call, in order."""
     kernel = _KERNELS.get(call.operator)
     if kernel is not None:
@@ -52,7 +51,7 @@ def _safe_softmax(call: Call, _: Architecture) -> Iterator[Inside]:
     yield Inside(scores.numel() // max(1, scores.shape[call.args[1]]))
 
 
-def _embedding_backward(call: Call, _: Architecture) -> Iterator[Inside]:
+def _embedding_backward(call: Call, _: Architecture) -> Iterator[Inside | Freed | Returned]:
     """The sorted indices, and sums of at most ten rows each, in fp32.
 
     A tenth of the indices is counted as an eighth, a polynomial of a batch of any even shape.
@@ -64,12 +63,27 @@ def _embedding_backward(call: Call, _: Architecture) -> Iterator[Inside]:
     count, width = indices.numel(), grad.shape[-1]
     if count <= _FEW_INDICES and not by_frequency:
         return
-    segments = min(count, num_weights)
+    whole, segments = count * indices.itemsize, min(count, num_weights)
+    for _sorted in ("indices", "their order"):
+        yield Inside(whole)
+    sorting = Inside(whole), Inside(2 * whole)  # 0, 1, 2..., and room for both to be sorted
+    yield from sorting
+    yield Freed(sorting)
+    if by_frequency:
+        yield Inside(whole)
+    yield Returned(0)
     partial = count // _ROWS_PER_SUM + segments
-    counts = 3 if by_frequency else 2
-    for length in (*[count] * counts, segments, segments, segments, partial):
+    for length in (segments, segments, segments, partial):
         yield Inside(length * indices.itemsize)
     yield Inside(partial * width * max(4, grad.itemsize))
+
+
+def _dropout(_call: Call, _: Architecture) -> Iterator[Returned]:
+    """The mask is there before the result.
+
+    Source: torch's `aten/src/ATen/native/cuda/Dropout.cu`, dropout_cuda.
+    """
+    yield from (Returned(1), Returned(0))
 
 
 def _index_put(call: Call, _: Architecture) -> Iterator[Inside]:
@@ -125,10 +139,11 @@ def _foreach_norm(call: Call, _: Architecture) -> Iterator[Inside]:
     yield Inside(len(tensors) * chunks * max(4, tensors[0].itemsize))
 
 
-_Kernel = Callable[[Call, Architecture], Iterator[Inside | Freed | Unsure]]
+_Kernel = Callable[[Call, Architecture], Iterator[Inside | Freed | Returned | Unsure]]
 _KERNELS: Mapping[Any, _Kernel] = {
     _aten._softmax_backward_data.default: _softmax_backward,  # noqa: SLF001
     _aten._safe_softmax.default: _safe_softmax,  # noqa: SLF001
+    _aten.native_dropout.default: _dropout,
     _aten.embedding_dense_backward.default: _embedding_backward,
     _aten._index_put_impl_.default: _index_put,
     _aten.index_put.default: _index_put,

@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class Unsure(NamedTuple):
-    """How far the blocks just named may lie above or below what is asked for.
-
-    They `add_up` where they are kept; others are there one at a time.
-    """
-
-    below_bytes: int
-    above_bytes: int
-    adds_up: bool = False
+from search.memory.target import Unsure
 
 
 class Uncertainty:

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from search.memory.composed import gradients_summed_in_place
-from search.memory.target import Call, Freed, Inside, Target
+from search.memory.target import Call, Freed, Inside, Returned, Target
 from search.memory.work import Tally
 
 if TYPE_CHECKING:
@@ -112,11 +112,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if in_backward:
             self._keep_activations()
         result = self._result(func, args, kwargs)
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor) and self._target.holds(tensor):
-                self._book(tensor, in_backward=in_backward)
         call = Call(operator=func, args=args, kwargs=kwargs, result=result, in_backward=in_backward)
-        self._book_inside(call)
+        self._book_call(call)
         if self.tally is not None:
             self.tally.add(call, self._target.holds)
         self._note(call)
@@ -155,7 +152,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Lets go of weak references to parameters, with which `Module.to` refuses to work."""
         self._fake.fake_tensor_converter.meta_converter.tensor_memo.clear()
 
-    def _book(self, tensor: Tensor, *, in_backward: bool) -> None:
+    def _book(self, tensor: object, *, in_backward: bool) -> None:
+        if not isinstance(tensor, Tensor) or not self._target.holds(tensor):
+            return
         storage = tensor.untyped_storage()
         key, num_bytes = _key(tensor), storage.nbytes()
         if key in self._alive or not num_bytes:
@@ -172,22 +171,32 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if first and total and torch._prims_common.is_non_overlapping_and_dense_or_false(terms[0]):  # noqa: SLF001
             self._sums[total[0]] = first[0]
 
-    def _book_inside(self, call: Call) -> None:
-        """Memory inside an operator: there beside its results, and mostly gone with its end."""
+    def _book_call(self, call: Call) -> None:
+        """Memory inside an operator and its results, in the order the target tells."""
+        results, steps = tree_leaves(call.result), list(self._target.inside(call))
+        if not any(isinstance(step, Returned) for step in steps):
+            steps = [*map(Returned, range(len(results))), *steps]
         going: list[tuple[int, Inside]] = []
-        for step in self._target.inside(call):
-            if isinstance(step, Freed):
+        for step in steps:
+            if isinstance(step, Returned):
+                self._book(results[step.place], in_backward=call.in_backward)
+            elif isinstance(step, Freed):
                 for block in step.blocks:
                     index = next(i for i, (_, kept) in enumerate(going) if kept is block)
                     self._add(going.pop(index)[0], -block.num_bytes)
-                continue
-            number = len(self._parts)
-            self._parts[number] = Part.WORKSPACE if step.stays else Part.TEMPORARIES
-            self._add(number, step.num_bytes)
-            if not step.stays:
-                going.append((number, step))
+            else:
+                number = self._begin(step)
+                going += [] if step.stays else [(number, step)]
+        for result in results:
+            self._book(result, in_backward=call.in_backward)
         for number, block in going:
             self._add(number, -block.num_bytes)
+
+    def _begin(self, block: Inside) -> int:
+        number = len(self._parts)
+        self._parts[number] = Part.WORKSPACE if block.stays else Part.TEMPORARIES
+        self._add(number, block.num_bytes)
+        return number
 
     def _on_death(self, key: int, number: int, num_bytes: int) -> Callable[[object], None]:
         def died(_: object) -> None:

@@ -14,7 +14,7 @@ from search.memory.scratch import scratch_bytes
 
 
 class Inside(NamedTuple):
-    """A block an operator asks for beside its results, after them.
+    """A block an operator asks for beside its results.
 
     It goes with the operator's end; one that `stays` is kept for good, as a library's workspace is.
     """
@@ -27,6 +27,29 @@ class Freed(NamedTuple):
     """Blocks, by identity, that an operator gives back before its end."""
 
     blocks: tuple[Inside, ...]
+
+
+class Unsure(NamedTuple):
+    """How far memory may lie below or above what is stated.
+
+    What `adds_up` is kept; the rest is there one at a time.
+    """
+
+    below_bytes: int
+    above_bytes: int
+    adds_up: bool = False
+
+
+CERTAIN = Unsure(0, 0)
+
+
+class Returned(NamedTuple):
+    """A result that appears now, by its place among the results.
+
+    Where an operator names none, all are there before its blocks; others come after them.
+    """
+
+    place: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +78,11 @@ class Target(Protocol):
         """Whether a tensor lies in the device's memory."""
         ...
 
+    @property
+    def uncertain_bytes(self) -> Unsure:
+        """How far the peak of the last trace may lie beside what was booked."""
+        ...
+
     def installed(self) -> AbstractContextManager[None]:
         """Makes torch choose as it would on the device, and starts with no workspace."""
         ...
@@ -63,8 +91,8 @@ class Target(Protocol):
         """What runs on the device instead of an operator; None for the operator itself."""
         ...
 
-    def inside(self, call: Call) -> Iterable[Inside | Freed]:
-        """What the operator's kernel asks for and gives back beside its results, in order."""
+    def inside(self, call: Call) -> Iterable[Inside | Freed | Returned]:
+        """What the operator's kernel asks for and gives back, in order."""
         ...
 
 
@@ -72,6 +100,7 @@ class Cpu:
     """The CPU this runs on: everything is in its memory, and torch chooses by itself."""
 
     device = torch.device("cpu")
+    uncertain_bytes = CERTAIN
 
     def holds(self, tensor: Tensor) -> bool:  # noqa: ARG002 - all tensors are
         """True."""
@@ -84,7 +113,7 @@ class Cpu:
     def replacement(self, operator: Any) -> None:
         """None."""
 
-    def inside(self, call: Call) -> Iterable[Inside | Freed]:
+    def inside(self, call: Call) -> Iterable[Inside | Freed | Returned]:
         """See `search.memory.scratch`."""
         num_bytes = scratch_bytes(call.operator, call.args)
         return (Inside(num_bytes),) if num_bytes else ()

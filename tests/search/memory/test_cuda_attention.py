@@ -201,10 +201,10 @@ class TestFlash:
         # 2 x 128 x 2 blocks of queries keep 216 processors busy: nothing is divided.
         full = 2 * 128 * 128 * 64 * 2
         assert of(self.FORWARD, found) == [full, 2 * 128 * 128 * 4, 16, 8]
-        # Three gradients; gradient and result copied to (B, T, H, E); a dot product a query; the
+        # Gradient and result copied to (B, T, H, E); three gradients; a dot product a query; the
         # gradient of the queries in fp32.
         sums = 2 * 128 * 128 * 4
-        assert of(self.BACKWARD, found) == [full] * 3 + [full] * 2 + [sums, full * 2]
+        assert of(self.BACKWARD, found) == [full] * 2 + [full] * 3 + [sums, full * 2]
 
     def test_length_and_width_are_rounded_up(self):
         found = blocks(attended(width=40, length=100, dropout=0.1))
@@ -238,7 +238,7 @@ class TestFlash:
             for groups in (None, 2)
         )
         full = 2 * 8 * 128 * 64 * 2
-        assert grouped == [full, full // 4, full // 4, *plain[3:], full, full]
+        assert grouped == [*plain[:2], full, full // 4, full // 4, *plain[5:], full, full]
 
 
 class TestEfficient:
@@ -250,7 +250,7 @@ class TestEfficient:
         full = 2 * 4 * 100 * 64 * 4
         # One sum a query, the length rounded up to 32. Seed and offset lie on the host.
         assert of(self.FORWARD, found) == [full, 2 * 4 * 128 * 4]
-        # Three gradients; the gradient of the result copied to (B, T, H, E); its product with the
+        # The gradient of the result copied to (B, T, H, E); three gradients; a product with the
         # result, summed, and laid out anew; 2 x 1 blocks of 64 x 64 sums with 16 bytes of lock.
         dots = 2 * 4 * 100 * 4
         workspace = 2 * 4 * 2 * (16 + 64 * 64 * 4)

@@ -21,7 +21,8 @@ def call(kernel, shape, dtype):
     )
     if kernel is scratch.flash_backward:
         return SimpleNamespace(args=(grad, query, key, value, out))
-    return SimpleNamespace(args=(grad, query, key, value, None, out, *[None] * 3, 0.0))
+    arguments = (grad, query, key, value, None, out, *[None] * 3, 0.0)
+    return SimpleNamespace(args=arguments, result=(query, key, value, None))
 
 
 def most_bytes(kernel, shape, dtype, architecture):

@@ -39,8 +39,9 @@ def test_tensor_cores_lay_everything_out_anew(dtype, architecture):
     forward, backward, unsure = traced(dtype=dtype, architecture=architecture)
     size = dtype.itemsize
     assert forward == [Y * size, (X + WEIGHT + Y) * size]
-    # The gradients of input and weights; then a workspace for each of the two kernels.
-    assert backward == [X * size, WEIGHT * size, *[(X + WEIGHT + Y) * size] * 2]
+    # The gradient of the input and a workspace; then that of the weights, and another.
+    workspace = (X + WEIGHT + Y) * size
+    assert backward == [X * size, workspace, WEIGHT * size, workspace]
     assert unsure.below_bytes == unsure.above_bytes == (X + WEIGHT + Y) * size
 
 

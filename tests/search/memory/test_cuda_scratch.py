@@ -48,16 +48,19 @@ class TestEmbeddingBackward:
         assert self.looked_up(3072, 50) == [50 * 16 * 4]
 
     def test_many_are_sorted_and_summed_in_tens(self):
-        # 4,000 sorted indices and their order; the 50 rows: where each begins, in how many parts,
-        # where those begin; the parts, 450 on a GPU, counted as 550; their sums.
-        inside = [4000 * 8] * 2 + [50 * 8] * 3 + [550 * 8, 550 * 16 * 4]
-        assert self.looked_up(4000, 50) == [50 * 16 * 4, *inside]
+        # 4,000 sorted indices and their order, which begins as 0, 1, 2...; room for both. When they
+        # are sorted, the gradient; of the 50 rows: where each begins, in how many parts, where
+        # those begin; the parts, 450 on a GPU, counted as 550; their sums.
+        before = [4000 * 8] * 3 + [2 * 4000 * 8]
+        after = [50 * 8] * 3 + [550 * 8, 550 * 16 * 4]
+        assert self.looked_up(4000, 50) == [*before, 50 * 16 * 4, *after]
 
     def test_half_precision_is_summed_in_fp32(self):
         assert self.looked_up(4000, 50, torch.bfloat16)[-1] == 550 * 16 * 4
 
     def test_frequencies_are_counted(self):
-        assert self.looked_up(100, 50, scale_grad_by_freq=True)[1:4] == [800] * 3
+        found = self.looked_up(100, 50, scale_grad_by_freq=True)
+        assert found[:6] == [800, 800, 800, 1600, 800, 50 * 16 * 4]
 
 
 class TestNorms:
@@ -140,3 +143,10 @@ def test_a_kernel_casts_by_itself():
         return numbers(100, dtype=torch.bfloat16) + numbers(100)
 
     assert blocks(run, "add") == [400]
+
+
+def test_the_mask_of_dropout_is_there_before_what_is_left():
+    def run():
+        functional.dropout(numbers(100), 0.5)
+
+    assert blocks(run, "native_dropout") == [100, 400]

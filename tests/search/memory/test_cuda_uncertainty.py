@@ -3,7 +3,8 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from search.memory.cuda import Cuda
-from search.memory.cuda_uncertainty import Uncertainty, Unsure
+from search.memory.cuda_uncertainty import Uncertainty
+from search.memory.target import Unsure
 from search.memory.trace import record
 
 GPU = torch.device("cpu", 0)
