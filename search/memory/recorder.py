@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from search.memory.composed import gradients_summed_in_place
+from search.memory.scattering import scattered_in_place
 from search.memory.target import Call, Freed, Inside, Returned, Target
 from search.memory.work import Tally
 
@@ -129,7 +130,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._zeros.add(_key(call.result))
 
     def _result(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        result = (self._target.replacement(func) or func)(*args, **kwargs)
+        runs = self._target.replacement(func) or scattered_in_place(func, args) or func
+        result = runs(*args, **kwargs)
         if func is _COPY:
             _place(result, kwargs.get("device"))
         return result
