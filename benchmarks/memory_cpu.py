@@ -36,6 +36,7 @@ from benchmarks.configurations_measured import (
 )
 from objectives.language_model import LanguageModel
 from search.memory.device import device_here
+from search.memory.machine import CpuMemory
 from search.memory.measurement import measure_peak, overhead_bytes, prepare_process, release_memory
 from search.memory.prediction import predict
 from search.memory.process import keep_resident_memory_tight
@@ -88,7 +89,7 @@ def _measured_rows(count: int, seed: int, threads: int) -> Iterator[Row]:
     with _measuring(threads) as measured_bytes:
         for configuration in configurations(count, seed):
             objective = OBJECTIVES[configuration.kind]()
-            predicted = predict(objective, configuration.params, overhead_bytes=overhead)
+            predicted = predict(objective, configuration.params, CpuMemory(overhead_bytes=overhead))
             yield Row(
                 name=configuration.name,
                 kind=configuration.kind,

@@ -84,11 +84,20 @@ def schema() -> None:
 
 
 @app.command()
-def plan(sweep_file: SweepFile, json: Json = False) -> None:
+def plan(
+    sweep_file: SweepFile,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help='Plan for this GPU, such as "RTX 4090", here or not.', show_default=False
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
     """Say what of a sweep's space fits, training nothing."""
     from search.pipeline import running
 
-    running.plan(sweep_file, as_json=json)
+    running.plan(sweep_file, device_name=device, as_json=json)
 
 
 @app.command()

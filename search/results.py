@@ -34,13 +34,19 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedMemory:
-    """What was predicted for a trial before it started, in bytes, and what decides it."""
+    """What was predicted for a trial before it started, in bytes, and what decides it.
+
+    Expected is what the device must hold in all; `allocated_bytes` of it are blocks of tensors,
+    `reserved_bytes` what torch's allocator holds for them on a GPU.
+    """
 
     expected_bytes: int
     low_bytes: int
     high_bytes: int
     phase: str
     parts: Mapping[str, int] = field(default_factory=dict)
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

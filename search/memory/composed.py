@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 @contextmanager
 def bias_added_in_place() -> Iterator[None]:
     """While inside, `linear` adds its bias where the product lies."""
-    library = torch.library.Library("aten", "IMPL")
-    library.impl("linear", _linear, "AutogradCPU")
+    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    library.impl("linear", _linear, "AutogradCPU")  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
-        library._destroy()  # noqa: SLF001 - torch offers no other way to take one back
+        library._destroy()  # type: ignore[no-untyped-call]  # noqa: SLF001 - torch has no other way
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

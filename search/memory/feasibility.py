@@ -11,6 +11,7 @@ from search.training import TrainingParams, micro_batch_size
 from search.units import format_bytes, shown
 
 Predict = Callable[[Params], PredictedMemory]
+Completes = Callable[[Params, int], bool]
 
 RESCUES = ("micro_batch_size", "activation_checkpointing")
 """Dimensions that may be changed to make a configuration fit: the batch and what is learned from
@@ -44,7 +45,12 @@ Verdict = Fits | DoesNotFit
 
 
 def judge(
-    params: Params, predict: Predict, budget_bytes: int, *, rescue: Collection[str] = ()
+    params: Params,
+    predict: Predict,
+    budget_bytes: int,
+    *,
+    rescue: Collection[str] = (),
+    completes: Completes = lambda _, __: False,
 ) -> Verdict:
     """Whether the upper end of what is predicted lies within the budget.
 
@@ -57,12 +63,29 @@ def judge(
         budget_bytes: what one trial may use.
         rescue: which of `RESCUES` may be changed in what does not fit: first the micro-batch
             size, which costs the least time, then checkpointing, then both.
+        completes: whether a run ends well within some bytes though it would take more where there
+            is more, as on a GPU, where cached memory is given back before memory runs out.
     """
     for size in _micro_batch_sizes(params):
         verdict = _judge_one({**params, "micro_batch_size": size}, predict, budget_bytes)
+        if isinstance(verdict, DoesNotFit):
+            verdict = _squeezed(verdict, completes)
         if isinstance(verdict, Fits):
             return verdict
     return _rescued(params, predict, budget_bytes, rescue) or verdict
+
+
+def _squeezed(refused: DoesNotFit, completes: Completes) -> Verdict:
+    """Fits where the run gets by with less: with the budget less the margin of the prediction."""
+    predicted = refused.predicted
+    margin_bytes = predicted.high_bytes - predicted.expected_bytes
+    least_bytes = predicted.allocated_bytes or predicted.expected_bytes
+    within_bytes = refused.budget_bytes - margin_bytes
+    if least_bytes < within_bytes < predicted.expected_bytes and completes(
+        refused.params, within_bytes
+    ):
+        return Fits(params=refused.params, predicted=predicted)
+    return refused
 
 
 def _micro_batch_sizes(params: Params) -> tuple[int | str, ...]:

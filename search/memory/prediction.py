@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from search.memory.files import cache_folder, read_json, write_json
+from search.memory.machine import Machine
+from search.memory.margins import Margins
 from search.memory.programs import Programs
 from search.memory.speed import Rates, Speed, estimated_speed
-from search.memory.trace import Trace, trace
+from search.memory.trace import trace
 from search.memory.work import Work
 from search.objective import Split
 from search.results import Params, PredictedMemory
@@ -26,38 +28,10 @@ from search.training import TrainingParams, memory_key, micro_batch_size
 if TYPE_CHECKING:
     from search.objective import Batch, Objective
 
-OVERHEAD = "overhead"
-"""The part of a prediction that is no tensor."""
-_PAGE_BYTES = 4096
-_LARGEST_HEAP_BYTES = 128 * 1024
-"""Tensors below this size share the C library's heap, whose holes may not fit the next one."""
 
-
-def predict(objective: Objective, params: Params, *, overhead_bytes: int) -> PredictedMemory:
-    """The traced peak plus the machine's one constant, and between which bounds it must lie.
-
-    The machine's constant may be missing, once more for room already resident, or be there twice.
-    At most there are, besides, a page before and after each tensor, and the small tensors a second
-    time for the holes between them.
-    """
-    return _prediction(trace(objective, params), overhead_bytes)
-
-
-def _prediction(traced: Trace, overhead_bytes: int) -> PredictedMemory:
-    expected_bytes = traced.peak_bytes + overhead_bytes
-    return PredictedMemory(
-        expected_bytes=expected_bytes,
-        low_bytes=max(0, traced.peak_bytes - overhead_bytes),
-        high_bytes=expected_bytes + overhead_bytes + _rounding_bytes(traced),
-        phase=traced.peak_phase.value,
-        parts={**traced.parts, OVERHEAD: overhead_bytes},
-    )
-
-
-def _rounding_bytes(traced: Trace) -> int:
-    sizes = traced.alive_at_peak
-    small_bytes = sum(size for size in sizes if size < _LARGEST_HEAP_BYTES)
-    return 2 * _PAGE_BYTES * len(sizes) + small_bytes
+def predict(objective: Objective, params: Params, machine: Machine) -> PredictedMemory:
+    """The memory of one configuration, traced now."""
+    return machine.predicted(trace(objective, params, target=machine.target()))
 
 
 class Predictor:
@@ -66,23 +40,33 @@ class Predictor:
     def __init__(
         self,
         objective: Objective,
-        overhead_bytes: int,
+        machine: Machine,
         cache_dir: Path | None = None,
         space: Iterable[Params] = (),
+        margins: Margins | None = None,
     ) -> None:
         """Opens the cache.
 
         Args:
             objective: what is to be trained.
-            overhead_bytes: this machine's constant, see `search.memory.measurement`.
+            machine: where, as far as it decides the memory of a run.
             cache_dir: where traced structures are kept; default: the user's cache folder.
             space: configurations that may be asked: where they differ in batch size and length
                 alone, a few traces serve them all.
+            margins: what was learned of the errors here; without them the bounds are those of
+                the machine's mechanism.
         """
         self._objective = objective
-        self._overhead_bytes = overhead_bytes
+        self._machine = machine
+        self._margins = margins
         self._cache_dir = cache_dir or cache_folder() / "predictions"
-        self._programs = Programs(objective, space, self._cache_dir / "programs", self._digest)
+        self._programs = Programs(
+            objective,
+            space,
+            self._cache_dir / "programs",
+            digest=self._digest,
+            target=machine.target(),
+        )
         self._known: dict[str, PredictedMemory] = {}
         self._works: dict[str, Work] = {}
 
@@ -91,13 +75,18 @@ class Predictor:
         key = self._key(params)
         if key not in self._known:
             self._known[key] = self._kept(key) or self._traced(key, params)
-        return self._known[key]
+        known = self._known[key]
+        return self._margins.applied(known) if self._margins else known
 
     def _kept(self, key: str) -> PredictedMemory | None:
         try:
             return PredictedMemory(**read_json(self._cache_dir / f"{key}.json"))
         except TypeError:
             return None
+
+    def completes(self, params: Params, capacity_bytes: int) -> bool:
+        """Whether it ends well within `capacity_bytes`, if need be by giving cached memory back."""
+        return self._machine.completes(self._programs.trace(params), capacity_bytes)
 
     def work(self, params: Params) -> Work:
         """What one optimizer step computes and moves, for a resolved `micro_batch_size`."""
@@ -128,7 +117,7 @@ class Predictor:
         traced = self._programs.trace(params)
         if traced.work is not None:
             self._keep_work(key, traced.work)
-        predicted = _prediction(traced, self._overhead_bytes)
+        predicted = self._machine.predicted(traced)
         with suppress(OSError):  # where nothing can be kept, it is traced again
             write_json(self._cache_dir / f"{key}.json", asdict(predicted))
         return predicted
@@ -168,7 +157,7 @@ class Predictor:
             if isinstance(value, str | int | float)
         }
         sources = [_source_hash(name) for name in ("search.memory", "search.training", package)]
-        return [torch.__version__, self._overhead_bytes, *sources, _path(self._objective), plain]
+        return [torch.__version__, repr(self._machine), *sources, _path(self._objective), plain]
 
 
 def _path(objective: Objective) -> str:

@@ -22,6 +22,7 @@ from search.memory.program_fit import (
     length_dimension,
     regimes,
 )
+from search.memory.target import CERTAIN, Target
 from search.memory.trace import MAX_MICRO_BATCHES, Trace, trace
 from search.memory.work import Work
 from search.training import TrainingParams, memory_key, micro_batch_size
@@ -41,7 +42,13 @@ class Programs:
     """
 
     def __init__(
-        self, objective: Objective, space: Iterable[Params], folder: Path, digest: Digest
+        self,
+        objective: Objective,
+        space: Iterable[Params],
+        folder: Path,
+        *,
+        digest: Digest,
+        target: Target,
     ) -> None:
         """Runs nothing yet.
 
@@ -51,11 +58,13 @@ class Programs:
                 the first question.
             folder: where programs are kept.
             digest: a name for some content and the batches of some configurations.
+            target: the device to trace for.
         """
         self._objective = objective
         self._announced = space
         self._folder = folder
         self._digest = digest
+        self._target = target
         self._traced: dict[tuple[str, Box], dict[Point, Trace]] = defaultdict(dict)
         self._found: dict[tuple[str, Box], EventProgram | NoProgram] = {}
 
@@ -65,25 +74,28 @@ class Programs:
         kinds = (found for found in self._found.values() if isinstance(found, NoProgram))
         return tuple(dict.fromkeys(found.reason for found in kinds))
 
+    def _trace(self, params: Params) -> Trace:
+        return trace(self._objective, params, target=self._target)
+
     def trace(self, params: Params) -> Trace:
         """The events of a configuration, as `search.memory.trace.trace` gives them."""
         structure, point = self._structure(params), self._point(params)
         box = next((box for box in self._boxes.get(structure, ()) if _holds(box, point)), None)
         if box is None:
-            return trace(self._objective, params)
+            return self._trace(params)
         traced = self._traced[structure, box]
         if not traced:
-            traced[point] = trace(self._objective, params)
+            traced[point] = self._trace(params)
         if point in traced:
             return traced[point]
         program = self._program(structure, box, params)
         if isinstance(program, EventProgram):
             return program.trace_at(point)
-        return trace(self._objective, params)
+        return self._trace(params)
 
     def work(self, params: Params) -> Work:
         """What one step of a configuration computes and moves, from a trace where need be."""
-        return self.trace(params).work or trace(self._objective, params).work or Work()
+        return self.trace(params).work or self._trace(params).work or Work()
 
     def _program(self, structure: str, box: Box, params: Params) -> EventProgram | NoProgram:
         key = structure, box
@@ -97,8 +109,10 @@ class Programs:
         traced = self._traced[key]
 
         def trace_at(point: Point) -> Trace:
-            return traced.get(point) or trace(self._objective, self._params_at(params, point))
+            return traced.get(point) or self._trace(self._params_at(params, point))
 
+        if any(each.unsure != CERTAIN for each in traced.values()):
+            return NoProgram(reason="a library's workspaces are known from a trace alone")
         found = fit_program(trace_at, key[1])
         with suppress(OSError):  # where nothing can be kept, it is found again
             kept = found.to_json() if isinstance(found, EventProgram) else {"reason": found.reason}

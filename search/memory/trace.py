@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from search.memory.composed import bias_added_in_place
 from search.memory.host_data import HostData
 from search.memory.recorder import Event, Part, Phase, Recorder
-from search.memory.target import Cpu, Target
+from search.memory.target import CERTAIN, Cpu, Target, Unsure
 from search.memory.work import Tally, Work
 from search.objective import Split
 from search.training import Precision, TrainingParams, TrainingRun, micro_batch_size
@@ -43,7 +43,8 @@ class Trace:
     """Every event of a run in order, and the most bytes that were alive at once.
 
     `parts` say what those bytes were for, `alive_at_peak` in pieces of which sizes; the sum of
-    each is `peak_bytes`. `work` is that of the last step, None where it was not counted.
+    each is `peak_bytes`. `work` is that of the last step, None where it was not counted. `unsure`
+    is how far the peak may lie beside it, where a library keeps its needs to itself.
     """
 
     events: tuple[Event, ...]
@@ -53,6 +54,7 @@ class Trace:
     parts: Mapping[str, int]
     alive_at_peak: tuple[int, ...]
     work: Work | None = None
+    unsure: Unsure = CERTAIN
 
 
 def trace(
@@ -72,7 +74,8 @@ def trace(
     def run(recorder: Recorder) -> TrainingRun:
         return _run(objective, params, recorder, tally, device=target.device, num_steps=num_steps)
 
-    return replace(trace_of(record(run, target)), work=_work(tally, params))
+    traced = trace_of(record(run, target))
+    return replace(traced, work=_work(tally, params), unsure=target.uncertain_bytes)
 
 
 def _work(tally: Tally, params: Params) -> Work:

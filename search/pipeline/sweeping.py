@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from search import home
 from search.errors import InputError, InterruptedRunError, SearchError
-from search.pipeline.running import Stage, predict_ahead, prepare
+from search.pipeline.running import predict_ahead
 from search.pipeline.screen import StopRequest, console, say
 from search.pipeline.showing import show_results, standing_of
+from search.pipeline.staging import Stage, prepare
 
 if TYPE_CHECKING:
     from search.home import Manifest, SweepHome
@@ -151,6 +152,7 @@ def _run(
     def heard(event: Event) -> None:
         progress(event)
         recorder.record_event(event)
+        _learn(stage, folder.name, event)
 
     status = RunStatus.FAILED
     stop = StopRequest(folder.stop_request)
@@ -175,6 +177,27 @@ def _run(
     if stop.is_set() and not _finished(folder, ledger):
         msg = "stopped"
         raise InterruptedRunError(msg)
+
+
+def _learn(stage: Stage, name: str, event: Event) -> None:
+    """Lets the margins of this device follow from the trials that reached their peak or ran out."""
+    from search.memory.residuals import Residual
+    from search.metric import PEAK_MEMORY
+    from search.results import Outcome
+    from search.trials.events import TrialFinished
+
+    if not isinstance(event, TrialFinished) or event.trial.predicted is None:
+        return
+    trial, ran_out = event.trial, event.trial.outcome is Outcome.OUT_OF_MEMORY
+    peak = trial.metrics.get(PEAK_MEMORY.name)
+    if not ran_out and (trial.outcome is not Outcome.COMPLETED or peak is None):
+        return
+    residual = Residual(
+        predicted_bytes=event.trial.predicted.expected_bytes,
+        measured_bytes=stage.slots.budget_bytes if ran_out or peak is None else round(peak),
+        censored=ran_out,
+    )
+    stage.margins.learn(residual, trial=f"{name}/{trial.number}")
 
 
 def _report(folder: SweepHome, ledger: Ledger, recorder: Recorder, status: RunStatus) -> None:

@@ -146,7 +146,10 @@ def _memory_metrics(trial: Trial) -> dict[str, float]:
     if trial.predicted is None:
         return {}
     predicted_bytes = trial.predicted.expected_bytes
-    found = {"memory/predicted_gib": predicted_bytes / GIB}
+    found = {
+        "memory/predicted_gib": predicted_bytes / GIB,
+        "memory/predicted_high_gib": trial.predicted.high_bytes / GIB,
+    }
     measured_bytes = trial.metrics.get(PEAK_MEMORY.name)
     if measured_bytes and trial.outcome is Outcome.COMPLETED:
         found["memory/error_percent"] = 100 * (predicted_bytes / measured_bytes - 1)

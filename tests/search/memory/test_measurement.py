@@ -93,7 +93,8 @@ class TestOverhead:
 _PREDICTED_AND_MEASURED = """
     from dataclasses import asdict
     from objectives.language_model import LanguageModel
-    from search.memory.prediction import predict
+    from search.memory.machine import CpuMemory
+from search.memory.prediction import predict
     from search.training import TrainingRun
     objective = LanguageModel(held_out_tokens=8_000)
     found = []
@@ -107,7 +108,8 @@ _PREDICTED_AND_MEASURED = """
         release_memory(device)
         found.append(peak.num_bytes)
     overhead = overhead_bytes(device)
-    predicted = [predict(objective, params, overhead_bytes=overhead) for params in CONFIGURATIONS]
+    machine = CpuMemory(overhead_bytes=overhead)
+    predicted = [predict(objective, params, machine) for params in CONFIGURATIONS]
     print(json.dumps([[asdict(one), size] for one, size in zip(predicted, found)]))
 """
 """Measured before anything is predicted: a trace leaves holes on the heap."""

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from search.errors import MachineError
 from search.memory.feasibility import DoesNotFit, Fits, judge
+from search.memory.machine import CpuMemory
 from search.memory.mend import Keeps, Length, Mend, changed, mends, ways
 from search.memory.prediction import Predictor
 from search.memory.sample import Sample
@@ -239,7 +240,7 @@ class TestProperties:
 
 def test_with_a_real_model_a_mend_fits(tmp_path):
     params = {**PARAMS, "width": 32, "depth": 4, "learning_rate": 1e-3}
-    predicts = Predictor(Sample(), 1000, tmp_path)
+    predicts = Predictor(Sample(), CpuMemory(overhead_bytes=1000), tmp_path)
     budget_bytes = predicts(params).high_bytes - 1
     assert isinstance(judge(params, predicts, budget_bytes), DoesNotFit)
 

@@ -3,7 +3,8 @@ import json
 import pytest
 
 from search.memory import prediction
-from search.memory.prediction import OVERHEAD, Predictor, predict
+from search.memory.machine import OVERHEAD, CpuMemory
+from search.memory.prediction import Predictor, predict
 from search.memory.sample import Sample
 from search.memory.trace import trace
 
@@ -26,11 +27,12 @@ def _from_nought():
 
 
 def predictor(tmp_path, objective=None, overhead_bytes=1000) -> Predictor:
-    return Predictor(objective or CountingSample(), overhead_bytes, tmp_path)
+    machine = CpuMemory(overhead_bytes=overhead_bytes)
+    return Predictor(objective or CountingSample(), machine, tmp_path)
 
 
 def test_is_the_traced_peak_and_the_machines_constant():
-    predicted = predict(Sample(), PARAMS, overhead_bytes=5000)
+    predicted = predict(Sample(), PARAMS, CpuMemory(overhead_bytes=5000))
     traced = trace(Sample(), PARAMS)
     assert predicted.expected_bytes == traced.peak_bytes + 5000
     assert predicted.low_bytes <= predicted.expected_bytes <= predicted.high_bytes
@@ -54,8 +56,8 @@ class TestCache:
 
     def test_lies_in_the_users_folder_where_none_is_named(self, tmp_path, monkeypatch):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        Predictor(CountingSample(), 0)(PARAMS)
-        assert len(list((tmp_path / "paretune" / "predictions").iterdir())) == 1
+        Predictor(CountingSample(), CpuMemory(overhead_bytes=0))(PARAMS)
+        assert len(list((tmp_path / "paretune" / "predictions").glob("*.json"))) == 1
 
     @pytest.mark.parametrize(
         "changed",
@@ -94,7 +96,7 @@ class TestCache:
     @pytest.mark.parametrize("content", ["", "{", json.dumps({"expected_bytes": 1})])
     def test_a_damaged_file_is_written_again(self, tmp_path, content):
         first = predictor(tmp_path)(PARAMS)
-        (file,) = tmp_path.iterdir()
+        (file,) = tmp_path.glob("*.json")
         file.write_text(content)
         assert predictor(tmp_path)(PARAMS) == first
         assert json.loads(file.read_text())["expected_bytes"] == first.expected_bytes

@@ -6,10 +6,12 @@ import torch
 from torch import Tensor
 
 from search.memory import programs, trace
+from search.memory.machine import CpuMemory
 from search.memory.prediction import Predictor, predict
 from search.memory.sample import Sample
 from search.training import micro_batch_size
 
+MACHINE = CpuMemory(overhead_bytes=1000)
 _BASE = {"learning_rate": 1e-3, "depth": 1, "width": 16}
 
 
@@ -25,9 +27,9 @@ def num_traces(monkeypatch):
     """The configurations that were really traced."""
     asked = []
 
-    def counted(objective, params):
+    def counted(objective, params, **kwargs):
         asked.append(params)
-        return trace.trace(objective, params)
+        return trace.trace(objective, params, **kwargs)
 
     monkeypatch.setattr(programs, "trace", counted)
     return asked
@@ -35,20 +37,20 @@ def num_traces(monkeypatch):
 
 def test_a_structure_takes_five_traces(tmp_path, num_traces):
     space = _space()
-    predicts = Predictor(Sample(), 1000, tmp_path, space)
+    predicts = Predictor(Sample(), MACHINE, tmp_path, space)
     predicted = [predicts(params) for params in space]
     assert len(num_traces) == 5
     for index in (4, 9):
-        assert predicted[index] == predict(Sample(), space[index], overhead_bytes=1000)
+        assert predicted[index] == predict(Sample(), space[index], MACHINE)
     assert predicts.point_by_point == ()
 
 
 def test_is_found_again_by_another_process(tmp_path, num_traces):
     space = _space()
-    first = Predictor(Sample(), 1000, tmp_path, space)
+    first = Predictor(Sample(), MACHINE, tmp_path, space)
     first(space[0])
     first(space[1])
-    second = Predictor(Sample(), 1000, tmp_path, space)
+    second = Predictor(Sample(), MACHINE, tmp_path, space)
     assert [second(params) for params in space[:2]] == [first(params) for params in space[:2]]
     second(space[6])
     second(space[7])
@@ -58,7 +60,7 @@ def test_is_found_again_by_another_process(tmp_path, num_traces):
 def test_a_damaged_program_is_found_again(tmp_path, num_traces):
     space = _space()
     for _ in range(2):
-        predicts = Predictor(Sample(), 1000, tmp_path, space)
+        predicts = Predictor(Sample(), MACHINE, tmp_path, space)
         for params in space[:3]:
             predicts(params)
         for file in tmp_path.rglob("*.json"):
@@ -68,34 +70,34 @@ def test_a_damaged_program_is_found_again(tmp_path, num_traces):
 
 def test_few_points_are_traced_one_by_one(tmp_path, num_traces):
     space = _space(batches=(8, 16), lengths=(32, 64))
-    predicts = Predictor(Sample(), 1000, tmp_path, space)
+    predicts = Predictor(Sample(), MACHINE, tmp_path, space)
     for params in space:
         predicts(params)
     assert num_traces == space
 
 
 def test_what_nobody_announced_is_traced(tmp_path, num_traces):
-    predicts = Predictor(Sample(), 1000, tmp_path, _space())
+    predicts = Predictor(Sample(), MACHINE, tmp_path, _space())
     predicts({**_space()[0], "batch_size": 12})
     assert len(num_traces) == 1
 
 
 def test_steps_of_one_two_and_more_micro_batches_are_apart(tmp_path, num_traces):
     space = _space(batches=(8, 16, 24, 32, 40, 48), lengths=(32, 64), micro_batch_size=8)
-    predicts = Predictor(Sample(), 1000, tmp_path, space)
+    predicts = Predictor(Sample(), MACHINE, tmp_path, space)
     for params in space[4:]:
-        expected = predict(Sample(), params, overhead_bytes=1000)
+        expected = predict(Sample(), params, MACHINE)
         assert predicts(params) == expected
     assert len(num_traces) <= 6
 
 
 def test_a_micro_batch_size_to_be_found_is_announced(tmp_path, num_traces):
     space = _space(batches=(8, 16, 32, 64), lengths=(32, 64, 128), micro_batch_size="auto")
-    predicts = Predictor(Sample(), 1000, tmp_path, space)
+    predicts = Predictor(Sample(), MACHINE, tmp_path, space)
     asked = {**space[0], "batch_size": 64, "micro_batch_size": 4}
     for length in (32, 64, 128):
         params = {**asked, "sequence_length": length}
-        assert predicts(params) == predict(Sample(), params, overhead_bytes=1000)
+        assert predicts(params) == predict(Sample(), params, MACHINE)
     assert len(num_traces) == 6
 
 
@@ -109,23 +111,23 @@ class _Padded(Sample):
 
 def test_what_has_no_program_is_traced_and_said(tmp_path, num_traces):
     space = _space()
-    predicts = Predictor(_Padded(), 1000, tmp_path, space)
+    predicts = Predictor(_Padded(), MACHINE, tmp_path, space)
     predicted = [predicts(params) for params in space[:3]]
     (reason,) = predicts.point_by_point
     assert "no polynomial" in reason
-    direct = [predict(_Padded(), params, overhead_bytes=1000) for params in space[:3]]
+    direct = [predict(_Padded(), params, MACHINE) for params in space[:3]]
     assert predicted == direct
     assert num_traces[-1] == space[2]
 
 
 def test_work_comes_from_the_same_traces_and_is_kept(tmp_path, num_traces):
     space = _space()
-    predicts = Predictor(Sample(), 1000, tmp_path, space)
+    predicts = Predictor(Sample(), MACHINE, tmp_path, space)
     for params in space:
         predicts(params)
     works = [predicts.work(params) for params in space]
     assert len(num_traces) == 5
     assert works[4].counts() == trace.trace(Sample(), space[4]).work.counts()
-    again = Predictor(Sample(), 1000, tmp_path, space)
+    again = Predictor(Sample(), MACHINE, tmp_path, space)
     assert [again.work(params).counts() for params in space] == [each.counts() for each in works]
     assert len(num_traces) == 5

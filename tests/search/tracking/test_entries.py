@@ -57,6 +57,7 @@ def test_metrics_have_sections_units_and_numeric_copies_of_params():
         "memory/peak_gib": 2.0,
         "other/energy": 7.0,
         "memory/predicted_gib": 3.0,
+        "memory/predicted_high_gib": 4.0,
         "memory/error_percent": 50.0,  # 3 GiB predicted, 2 GiB measured
         "details/overflow_steps": 3.0,
     }
@@ -68,6 +69,7 @@ def test_a_trial_that_ran_out_of_memory_keeps_what_is_known():
         "params/log10_learning_rate",
         "params/batch_size",
         "memory/predicted_gib",
+        "memory/predicted_high_gib",
     }
 
 

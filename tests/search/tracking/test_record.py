@@ -132,6 +132,7 @@ def test_a_child_holds_params_metrics_and_curve(store):
         "speed/tokens_per_second": 100.0,
         "memory/peak_gib": 1.0,
         "memory/predicted_gib": 1.0,
+        "memory/predicted_high_gib": 1.0,
         "memory/error_percent": 0.0,
         "params/log10_rate": -3.0,
         "training/loss": 3.0,

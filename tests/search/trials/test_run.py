@@ -15,6 +15,7 @@ from tiny_sweep import fits_up_to, tiny_sweep
 
 from search.errors import MachineError, SweepStoppedError
 from search.memory.feasibility import RESCUES, judge
+from search.memory.machine import CpuMemory
 from search.memory.prediction import Predictor
 from search.results import Outcome
 from search.trials import run
@@ -68,7 +69,7 @@ def test_a_sweep_trains_what_fits_in_warm_workers(tmp_path, events):
 
 @pytest.mark.usefixtures("ray")
 def test_what_does_not_fit_is_rescued_and_trained_with_its_whole_batch(tmp_path, events):
-    predict = Predictor(TinyModel(), 0, tmp_path / "cache")
+    predict = Predictor(TinyModel(), CpuMemory(overhead_bytes=0), tmp_path / "cache")
     whole = {"width": 64, "batch_size": 4096, "micro_batch_size": 2048}
     budget_bytes = predict(whole).high_bytes
 

@@ -1,0 +1,165 @@
+"""A sweep file made ready for a device: what it is judged and run with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from search.errors import InputError
+from search.pipeline.screen import console
+
+if TYPE_CHECKING:
+    from search.memory.device import Device
+    from search.memory.feasibility import Verdict
+    from search.memory.machine import Machine
+    from search.memory.margins import Margins
+    from search.memory.prediction import Predictor
+    from search.results import Params
+    from search.sweep.file import LoadedSweep
+    from search.sweep.sweep import Sweep
+    from search.trials.placement import Slots
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What a sweep is judged and run with. `is_here` is False for a device that is only planned."""
+
+    loaded: LoadedSweep
+    device: Device
+    is_here: bool
+    slots: Slots
+    fits: Callable[[Params], Verdict]
+    predict: Predictor
+    margins: Margins
+
+
+def prepare(path: Path, *, budget_bytes: int | None = None) -> Stage:
+    """Reads a sweep file for this machine; `budget_bytes` is that of a sweep begun before.
+
+    Raises:
+        InputError: when the file asks for a device that is not here.
+    """
+    from search.memory.device import device_here
+    from search.sweep.file import read_sweep
+    from search.trials.placement import slots
+
+    device = device_here()
+    loaded = read_sweep(path, capacity_bytes=device.capacity_bytes)
+    _refuse_absent_device(loaded, device)
+    placed = slots(loaded.sweep, device)
+    placed = replace(placed, budget_bytes=budget_bytes or placed.budget_bytes)
+    return _stage(loaded, device, placed, is_here=True)
+
+
+def prepare_plan(path: Path, *, device_name: str | None = None) -> Stage:
+    """Reads a sweep file for any device: the one named, the file's own, or the one that is here."""
+    from search.memory.device import device_here
+    from search.sweep.file import read_sweep
+
+    here = device_here()
+    device = _device(device_name, here)
+    loaded = read_sweep(path, capacity_bytes=device.capacity_bytes)
+    device = _device(device_name or loaded.sweep.memory.device, here)
+    if device is here:
+        return prepare(path)
+    return _stage(loaded, device, _planned_slots(loaded.sweep, device), is_here=False)
+
+
+def _device(name: str | None, here: Device) -> Device:
+    """The device of a name; the one that is here where it is meant, or none is named."""
+    from search.memory.catalogue import device_named, is_named
+
+    return here if name is None or is_named(here, name) else device_named(name)
+
+
+def _planned_slots(sweep: Sweep, device: Device) -> Slots:
+    """One trial that has the device to itself, within what it has for sure."""
+    from search.trials.placement import Slots
+
+    capacity_bytes = device.capacity.low_bytes if device.capacity else device.capacity_bytes
+    return Slots(
+        num_slots=1,
+        budget_bytes=sweep.memory.budget or capacity_bytes,
+        cpus=sweep.resources.cpus,
+        gpus=1,
+    )
+
+
+def _stage(loaded: LoadedSweep, device: Device, placed: Slots, *, is_here: bool) -> Stage:
+    from search.memory.feasibility import judge
+    from search.memory.margins import Margins
+    from search.memory.prediction import Predictor
+    from search.plan import structure_points
+
+    rescue = _rescue(loaded)
+    structures, _ = structure_points(loaded.sweep.space)
+    margins = Margins(device, risk=loaded.sweep.memory.risk)
+    predict = Predictor(
+        loaded.objective,
+        _machine(device),
+        space=_with_changes(map(loaded.params_of, structures), rescue),
+        margins=margins,
+    )
+    return Stage(
+        loaded=loaded,
+        device=device,
+        is_here=is_here,
+        slots=placed,
+        fits=lambda params: judge(
+            params, predict, placed.budget_bytes, rescue=rescue, completes=predict.completes
+        ),
+        predict=predict,
+        margins=margins,
+    )
+
+
+def _machine(device: Device) -> Machine:
+    """How memory is counted on a device, this machine's constant measured where it is needed."""
+    from search.memory.machine import CpuMemory, GpuMemory
+    from search.memory.measurement import overhead_bytes
+
+    if device.architecture is not None and device.context is not None:
+        return GpuMemory(architecture=device.architecture, context=device.context)
+    with console.status("measuring what this machine adds to a trial's tensors (once)"):
+        return CpuMemory(overhead_bytes=overhead_bytes(device))
+
+
+def _rescue(loaded: LoadedSweep) -> tuple[str, ...]:
+    """The dimensions that may be changed in what does not fit: none that is searched."""
+    from search.memory.feasibility import RESCUES
+
+    space, memory = loaded.sweep.space, loaded.sweep.memory
+    free = tuple(name for name in RESCUES if name not in space)
+    if memory.rescue and not free:
+        msg = (
+            f"memory.rescue: {' and '.join(RESCUES)} are both searched, so there is nothing to "
+            "change (leave memory.rescue out, or take one of them out of space)"
+        )
+        raise InputError(msg)
+    return free if memory.rescue else ()
+
+
+def _with_changes(space: Iterable[Params], rescue: tuple[str, ...]) -> Iterator[Params]:
+    """Each configuration, and those that may be asked for where it does not fit."""
+    from search.memory.feasibility import rescues
+    from search.memory.mend import changed
+
+    for params in space:
+        yield params
+        yield from changed(params)
+        yield from ({**params, **change} for change in rescues(params, rescue))
+
+
+def _refuse_absent_device(loaded: LoadedSweep, device: Device) -> None:
+    from search.memory.catalogue import is_named
+
+    wanted = loaded.sweep.memory.device
+    if wanted is not None and not is_named(device, wanted):
+        msg = (
+            f"memory.device: {wanted!r} is not here, {device.name!r} is "
+            "(leave memory.device out, or name the one that is here; what would fit on the other: "
+            "paretune plan)"
+        )
+        raise InputError(msg)
