@@ -8,6 +8,7 @@ Source: torch's `aten/src/ATen/TensorSubclassLikeUtils.h`, isTensorSubclassLike.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +16,15 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.autograd import graph
+
+_ENGINE = graph._engine_run_backward.__code__  # noqa: SLF001 - where Python calls the engine
+_BETWEEN = (
+    "search/memory/composed.py",
+    "search/memory/recorder.py",
+    "torch/_compile.py",
+    "torch/_dynamo/eval_frame.py",
+)
 
 if TYPE_CHECKING:
     from search.memory.recorder import Event
@@ -41,6 +51,18 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         rows = torch.addmm(bias, x.reshape(-1, x.shape[-1]), weight.t())
         return rows.view(*x.shape[:-1], weight.shape[0])
     return torch.matmul(x, weight.t()).add_(bias)
+
+
+def is_asked_by_the_engine() -> bool:
+    """Whether an operator in a backward pass comes from torch's engine, not from Python code.
+
+    A function of one's own may add in its backward, and that sum is a new tensor. Only what torch
+    puts between an operator and its dispatch mode is passed over.
+    """
+    frame = sys._getframe(1)  # noqa: SLF001 - the stack is the only place where this shows
+    while frame.f_back is not None and frame.f_code.co_filename.endswith(_BETWEEN):
+        frame = frame.f_back
+    return frame.f_code is _ENGINE
 
 
 def gradients_summed_in_place(events: Iterable[Event], sums: Mapping[int, int]) -> list[Event]:

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from search.memory.composed import gradients_summed_in_place
+from search.memory.composed import gradients_summed_in_place, is_asked_by_the_engine
 from search.memory.scattering import scattered_in_place
 from search.memory.target import Call, Freed, Inside, Returned, Target
 from search.memory.work import Tally
@@ -124,7 +124,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _note(self, call: Call) -> None:
         """Remembers what is known of a result beside its memory."""
-        if call.operator is _ADD and call.in_backward and not torch.is_grad_enabled():
+        adds = call.operator is _ADD and call.in_backward and not torch.is_grad_enabled()
+        if adds and is_asked_by_the_engine():
             self._note_sum(call.args, call.result)
         if self._operator.startswith("aten.any."):
             self._zeros.add(_key(call.result))

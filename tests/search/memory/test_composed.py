@@ -61,6 +61,21 @@ def flat_linear():
     nn.functional.linear(torch.zeros(64, 64, 64), torch.zeros(128, 64), torch.zeros(128))
 
 
+class _Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(_, x):
+        return x * 2.0
+
+    @staticmethod
+    def backward(_, gradient):
+        return gradient * 1.0 + gradient * 1.0
+
+
+def own_function():
+    """A function of one's own that adds in its backward: a sum the engine knows nothing of."""
+    _Doubled.apply(torch.zeros(BLOCK_BYTES // 4, requires_grad=True)).exp().sum().backward()
+
+
 def traced_blocks(run):
     events = record(lambda _: run(), Cpu())
     return sum(event.num_bytes >= BLOCK_BYTES for event in events)
@@ -76,7 +91,17 @@ def real_blocks(run):
 
 
 @pytest.mark.parametrize(
-    "run", [branches, residual, deep, chunks, kept, transposed_linear, flat_linear]
+    "run",
+    [
+        branches,
+        residual,
+        deep,
+        chunks,
+        kept,
+        own_function,
+        transposed_linear,
+        flat_linear,
+    ],
 )
 def test_as_many_blocks_are_asked_for_as_on_real_tensors(run):
     assert traced_blocks(run) == real_blocks(run)
