@@ -106,6 +106,35 @@ def test_of_equally_large_blocks_the_one_at_the_lower_address_is_taken(order, re
     assert simulate(events, segment_order=order).reserved_bytes == reserved_bytes
 
 
+class TestVariableShapes:
+    """Batches of 10, 12, ... 20 MiB, one after another: no segment serves a longer one."""
+
+    BATCHES = tuple((size, sign * size * MIB) for size in range(10, 21, 2) for sign in (1, -1))
+
+    def test_fragment_what_is_reserved(self):
+        statistics = simulate(self.BATCHES)
+        assert statistics.peak_allocated_bytes == 20 * MIB
+        assert statistics.peak_reserved_bytes == (10 + 12 + 14 + 16 + 18 + 20) * MIB
+
+    def test_take_no_more_than_the_longest_where_it_comes_first(self):
+        assert simulate(self.BATCHES[-2:] + self.BATCHES).peak_reserved_bytes == 20 * MIB
+
+    def test_take_no_more_than_the_longest_where_segments_expand(self):
+        assert simulate(self.BATCHES, settings=EXPANDABLE).peak_reserved_bytes == 20 * MIB
+
+    def test_find_room_though_twice_as_much_is_reserved_where_there_is_more(self):
+        statistics = simulate(self.BATCHES, capacity_bytes=40 * MIB)
+        assert statistics.out_of_memory is None
+        assert statistics.num_alloc_retries == 2  # before 16, and before 20
+
+    def test_leave_half_of_a_segment_that_nothing_fits_into(self):
+        # Of 20 MiB twice 8 are free, with 2 in use between: 9 need a new segment (pytorch #35901).
+        events = [(0, 8 * MIB), (1, 2 * MIB), (2, 8 * MIB), (3, 2 * MIB), (0, 0), (2, 0)]
+        statistics = simulate([*events, (4, 9 * MIB)], capacity_bytes=30 * MIB)
+        assert statistics.out_of_memory is not None
+        assert statistics.out_of_memory.unallocated_bytes == 16 * MIB
+
+
 def test_free_neighbours_become_one_block():
     # 20 MiB hold 4, 4, 4 and 8 free. Without the outer two, 4 and 12 are free round one of 4: too
     # little for 15, which opens 16. Without the middle one all 20 are whole again.

@@ -163,6 +163,60 @@ class TestClipping:
         assert "linalg_vector_norm" in operators[1]
 
 
+class TestLogits:
+    """A head alone: what a language model needs for the logits of one micro-batch."""
+
+    def large_blocks(self, samples, length, num_values, *, in_fp32):
+        """Every block of at least a byte a logit, and the peak, in bytes a logit."""
+        num_logits = samples * length * num_values
+
+        def run(_):
+            head = nn.Linear(8, num_values, bias=False, device=GPU)
+            targets_N = torch.zeros(samples * length, dtype=torch.int64, device=GPU)
+            with torch.autocast("cpu", torch.bfloat16):
+                logits_NV = head(numbers(samples * length, 8))
+                logits_NV = logits_NV.float() if in_fp32 else logits_NV
+                loss = functional.cross_entropy(logits_NV, targets_N)
+                del logits_NV
+            loss.backward()
+            return head
+
+        events = record(run, A100)
+        large = [e for e in events if e.num_bytes >= num_logits]
+        blocks = [(e.operator.split(".")[1], e.num_bytes / num_logits) for e in large]
+        return blocks, trace_of(events).peak_bytes / num_logits
+
+    def test_are_copied_in_fp32_by_the_loss(self):
+        # GPT-2 at B 32, T 1024: 32 x 1024 x 50,304 x 4 B = 6.14 GiB for that copy (nanoGPT #88).
+        blocks, peak = self.large_blocks(32, 1024, 50_304, in_fp32=False)
+        assert blocks == [
+            ("mm", 2),
+            ("_log_softmax", 2),
+            ("_to_copy", 4),
+            # Backward: for the copy, in bf16 again, for the logits.
+            ("nll_loss_backward", 4),
+            ("_to_copy", 2),
+            ("_log_softmax_backward_data", 2),
+        ]
+        # Probabilities, their copy, and the gradient of that.
+        assert peak == pytest.approx(2 + 4 + 4, rel=0.01)
+
+    def test_in_fp32_from_the_start_take_more(self):
+        # B 32, T 2048, V 65,536: 8 GiB in bf16 (nanochat #443), and six times that at the peak.
+        blocks, peak = self.large_blocks(32, 2048, 65_536, in_fp32=True)
+        assert 32 * 2048 * 65_536 * blocks[0][1] == 8 * 2**30
+        assert blocks == [
+            ("mm", 2),
+            ("_to_copy", 4),
+            ("_log_softmax", 4),
+            ("nll_loss_backward", 4),
+            ("_log_softmax_backward_data", 4),
+            ("_to_copy", 2),
+        ]
+        # Probabilities, their gradient, and that of the logits.
+        assert peak == pytest.approx(4 + 4 + 4, rel=0.01)
+
+
 def test_inference_mode_chooses_alike():
     def run(mode):
         def traced(_):

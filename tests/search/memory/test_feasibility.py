@@ -76,6 +76,33 @@ class TestAuto:
                 assert isinstance(other, DoesNotFit)
 
 
+class Judge:
+    """Remembers of what it gave the memory."""
+
+    def __init__(self) -> None:
+        self.given = []
+
+    def __call__(self, params) -> PredictedMemory:
+        self.given.append((params, checkpointed(params)))
+        return self.given[-1][1]
+
+
+@given(
+    batch_size=st.integers(1, 60),
+    micro_batch_size=st.sampled_from(["equal", "auto"]),
+    budget=st.integers(0, 300),
+    rescue=st.sampled_from([(), RESCUES]),
+)
+def test_what_is_returned_was_itself_judged(batch_size, micro_batch_size, budget, rescue):
+    # a size finder that scales what it measured returns sizes nobody tried (Lightning #18426)
+    params = {"batch_size": batch_size, "micro_batch_size": micro_batch_size}
+    predict_and_note = Judge()
+    verdict = judge(params, predict_and_note, budget * MIB, rescue=rescue)
+    assert (verdict.params, verdict.predicted) in predict_and_note.given
+    size = verdict.params["micro_batch_size"]
+    assert size == "equal" or (size >= 1 and batch_size % size == 0)
+
+
 def checkpointed(params) -> PredictedMemory:
     """10 MiB, and 4 MiB for each sample of a micro-batch, or 1 MiB where it is checkpointed."""
     plain = predict(params)

@@ -94,7 +94,7 @@ _PREDICTED_AND_MEASURED = """
     from dataclasses import asdict
     from objectives.language_model import LanguageModel
     from search.memory.machine import CpuMemory
-from search.memory.prediction import predict
+    from search.memory.prediction import predict
     from search.training import TrainingRun
     objective = LanguageModel(held_out_tokens=8_000)
     found = []

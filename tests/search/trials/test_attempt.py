@@ -32,8 +32,8 @@ def task(*, num_tokens=64, time_limit_seconds=None, **params) -> Task:
     )
 
 
-def ended(a_task, reports=None):
-    attempted = attempt(a_task, objective=TinyModel(), device=device_here())
+def ended(a_task, reports=None, objective=None):
+    attempted = attempt(a_task, objective=objective or TinyModel(), device=device_here())
     try:
         while True:
             progress = next(attempted)
@@ -85,6 +85,24 @@ def test_how_a_trial_ends_is_data(params, outcome, message):
     assert all(math.isfinite(value) for value in trial.metrics.values())
 
 
+class JudgedTooLarge(TinyModel):
+    """Trains in little memory, and is judged in more than there is."""
+
+    def evaluate(self, model, batches):
+        torch.ones(2**42)
+        return super().evaluate(model, batches)
+
+
+def test_memory_that_runs_out_in_evaluation_leaves_the_training_batch_as_it_is():
+    # a retry would shrink a batch that is not to blame (transformers #32215)
+    asked = task(batch_size=8, micro_batch_size=4)
+    trial = ended(asked, objective=JudgedTooLarge())
+    assert trial.outcome is Outcome.OUT_OF_MEMORY
+    assert trial.params == asked.params
+    assert trial.details["num_steps"] == 64 // 8
+    assert "bits_per_byte" not in trial.metrics
+
+
 def test_the_traceback_of_a_mistake_is_kept():
     message = ended(task(ending="error")).message
     assert message.startswith("Traceback (most recent call last)")
@@ -112,8 +130,10 @@ def test_closing_an_attempt_ends_it_without_a_trial(monkeypatch):
     assert list(attempted) == []
 
 
-@pytest.mark.parametrize("ending", ["completed", "nan", "error"])
-def test_no_frame_keeps_the_model_alive(ending, monkeypatch):
+@pytest.mark.parametrize(
+    "params", [{}, {"ending": "nan"}, {"ending": "error"}, {"hoard_mib": 2**24}]
+)
+def test_no_frame_keeps_the_model_alive(params, monkeypatch):
     import gc
     import weakref
 
@@ -125,7 +145,7 @@ def test_no_frame_keeps_the_model_alive(ending, monkeypatch):
         return model
 
     monkeypatch.setattr(TinyModel, "model", noted)
-    trial = ended(task(ending=ending))
+    trial = ended(task(**params))
     gc.collect()
     assert trial.details["num_parameters"] == 36
     assert len(alive) == 0
