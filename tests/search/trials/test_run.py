@@ -56,6 +56,8 @@ def test_a_sweep_trains_what_fits_in_warm_workers(tmp_path, events):
     assert all(trial.predicted is not None for trial in trials)
     # two slots, two processes: each is used again and again
     assert len({trial.details["pid"] for trial in trials}) <= 2
+    # and each time with the model of its own trial: 8 weights and a bias for each of its width
+    assert all(trial.details["num_parameters"] == 9 * trial.params["width"] for trial in trials)
     assert Counter(map(type, events))[TrialStarted] == 10
     assert Counter(map(type, events))[TrialFinished] == 10
     assert all(
