@@ -40,3 +40,15 @@ def test_a_make_target_shown_exists(line):
 def test_links_between_pages_lead_somewhere(page):
     targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def named_tests() -> list[str]:
+    found = [re.findall(r"`([\w/]+\.py::\w+)`", page.read_text(encoding="utf-8")) for page in PAGES]
+    return sorted({name for names in found for name in names})
+
+
+@pytest.mark.parametrize("name", named_tests())
+def test_a_test_named_exists(name):
+    file, _, wanted = name.partition("::")
+    text = (ROOT / "tests" / "search" / file).read_text(encoding="utf-8")
+    assert re.search(rf"^(def|class) {wanted}\b", text, re.MULTILINE)
