@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from search.memory.allocator import CachingAllocator, simulate
-from search.memory.allocator_settings import AllocatorSettings
+from search.memory.allocator_settings import AllocatorSettings, allocator_settings_of
 from search.memory.cuda import Cuda
 from search.memory.device import ByteEstimate
 from search.memory.target import Cpu, Target
@@ -80,11 +80,14 @@ def _rounding_bytes(traced: Trace) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMemory:
-    """What a process takes of a GPU: the segments that torch reserves, and the CUDA context."""
+    """What a process takes of a GPU: the segments that torch reserves, and the CUDA context.
+
+    `settings` are by default those that torch would read from this process's environment.
+    """
 
     architecture: tuple[int, int]
     context: ByteEstimate
-    settings: AllocatorSettings = field(default_factory=AllocatorSettings)
+    settings: AllocatorSettings = field(default_factory=allocator_settings_of)
 
     def target(self) -> Target:
         """A GPU of this architecture."""
