@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import sys
@@ -101,6 +102,21 @@ class Predictor:
             params
         )
         return estimated_speed(self.work(params), rates, num_tokens=num_tokens, ratios=ratios)
+
+    def known_speed(
+        self, params: Params, rates: Rates, ratios: Iterable[float] = ()
+    ) -> Speed | None:
+        """As `speed`; None where that would take a trace."""
+        key = self._key(params)
+        if key not in self._works and (kept := self._kept_work(key)) is not None:
+            self._works[key] = kept
+        return self.speed(params, rates, ratios) if key in self._works else None
+
+    def with_margins(self, margins: Margins) -> Predictor:
+        """One that shares all that was traced, for another device that takes the same memory."""
+        other = copy.copy(self)
+        other._margins = margins  # noqa: SLF001 - its own kind
+        return other
 
     def _kept_work(self, key: str) -> Work | None:
         try:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from enum import StrEnum
 from typing import Any
 
 import torch
@@ -31,6 +32,18 @@ _OPERATORS_OF_A_STEP = 7
 """Of `_smallest_step`: two forward, four backward, one that adds up the gradient."""
 _LEAST_SECONDS = 0.02
 _REPEATS = 3
+
+
+class Basis(StrEnum):
+    """Where the rates of a device come from. Estimates by one are not compared with the other's."""
+
+    MEASURED = "measured"
+    DATA_SHEET = "data_sheet"
+
+
+def rates_by(basis: Basis, device: Device) -> Rates | None:
+    """The rates of a device; None where its maker's are asked for and not known."""
+    return rates_here(device) if basis is Basis.MEASURED else rates_by_data_sheet(device)
 
 
 def rates_here(device: Device) -> Rates:

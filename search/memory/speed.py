@@ -140,13 +140,11 @@ def correction(ratios: Iterable[float]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A device somebody may rent: its rates, what a trial may use of it, its price an hour."""
+    """A device somebody may rent: its price an hour, and the speed there; None: it does not fit."""
 
     name: str
-    usable_bytes: int
-    rates: Rates
     price_per_hour: float
-    ratios: tuple[float, ...] = ()
+    speed: Speed | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,25 +155,15 @@ class Ranked:
     low_cost: float
     expected_cost: float
     high_cost: float
-    speed: Speed
 
 
-def cheapest_that_fits(
-    candidates: Iterable[Candidate], *, predicted_bytes: int, work: Work, num_tokens: int
-) -> tuple[Ranked, ...]:
+def cheapest_that_fits(candidates: Iterable[Candidate]) -> tuple[Ranked, ...]:
     """The devices that fit, from the least expected cost of a million tokens to the most.
 
     Args:
-        candidates: devices with the user's prices.
-        predicted_bytes: the upper end of the predicted peak, to be had on each.
-        work: what one step computes and moves.
-        num_tokens: tokens that one step trains on.
+        candidates: devices with the user's prices, and the speed of what is to be trained.
     """
-    ranked = [
-        _ranked(each, estimated_speed(work, each.rates, num_tokens=num_tokens, ratios=each.ratios))
-        for each in candidates
-        if predicted_bytes <= each.usable_bytes
-    ]
+    ranked = [_ranked(each, each.speed) for each in candidates if each.speed is not None]
     return tuple(sorted(ranked, key=lambda each: each.expected_cost))
 
 
@@ -186,5 +174,4 @@ def _ranked(candidate: Candidate, speed: Speed) -> Ranked:
         low_cost=price / speed.high_tokens_per_second,
         expected_cost=price / speed.expected_tokens_per_second,
         high_cost=price / speed.low_tokens_per_second,
-        speed=speed,
     )

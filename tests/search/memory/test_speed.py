@@ -7,13 +7,13 @@ from search.memory.speed import (
     Candidate,
     Rates,
     Shares,
+    Speed,
     cheapest_that_fits,
     correction,
     estimated_speed,
     step_seconds,
 )
 from search.memory.work import Arithmetic, OperatorWork, Work
-from search.units import GIB
 
 ALL = Shares(flops=1.0, bandwidth=1.0, operator_seconds=0.0)
 A100 = {"fp32": 19.5e12, "tf32": 156e12, "bf16": 312e12, "fp16": 312e12}
@@ -108,62 +108,41 @@ class TestSpeed:
             Rates(flops_per_second=flops, bandwidth_bytes_per_second=bandwidth)
 
 
-def candidate(name, *, gib=80, speed=1.0, price=1.0, ratios=()) -> Candidate:
-    return Candidate(
-        name=name,
-        usable_bytes=gib * GIB,
-        rates=Rates(
-            flops_per_second={kind: speed * rate for kind, rate in A100.items()},
-            bandwidth_bytes_per_second=speed * 1.555e12,
-            slow=ALL,
-            fast=ALL,
-        ),
-        price_per_hour=price,
-        ratios=ratios,
+def candidate(name, tokens_per_second=1e6, *, price=1.0, fits=True) -> Candidate:
+    speed = Speed(
+        low_tokens_per_second=tokens_per_second / 2,
+        expected_tokens_per_second=tokens_per_second,
+        high_tokens_per_second=tokens_per_second * 2,
     )
-
-
-def ranking(*candidates, predicted_gib=40):
-    return cheapest_that_fits(
-        candidates, predicted_bytes=predicted_gib * GIB, work=work(PRODUCT), num_tokens=1000
-    )
+    return Candidate(name=name, price_per_hour=price, speed=speed if fits else None)
 
 
 class TestCheapest:
     def test_a_million_tokens_by_hand(self):
-        (only,) = ranking(candidate("A100", price=3.6))
-        # 1000 tokens in 1 ms, a million in 1 s, at 3.6 / 3600 a second
+        (only,) = cheapest_that_fits([candidate("A100", price=3.6)])
+        # a million tokens in 1 s, at 3.6 / 3600 a second
         assert only.expected_cost == pytest.approx(0.001)
-        assert only.low_cost == pytest.approx(only.high_cost)
+        assert (only.low_cost, only.high_cost) == pytest.approx((0.0005, 0.002))
 
     def test_what_does_not_fit_is_left_out_and_the_rest_goes_by_cost(self):
-        found = ranking(
-            candidate("small and cheap", gib=24, price=0.1),
-            candidate("fast and dear", speed=3.0, price=4.0),
-            candidate("middling", price=1.2),
-            candidate("fast and fair", speed=2.0, price=2.0),
+        found = cheapest_that_fits(
+            [
+                candidate("small and cheap", price=0.1, fits=False),
+                candidate("fast and dear", 3e6, price=4.0),
+                candidate("middling", price=1.2),
+                candidate("fast and fair", 2e6, price=2.0),
+            ]
         )
         assert [each.name for each in found] == ["fast and fair", "middling", "fast and dear"]
 
-    def test_a_device_that_just_fits_fits(self):
-        assert ranking(candidate("exact", gib=40))
-        assert not ranking(candidate("short", gib=39))
-
-    def test_what_was_measured_on_a_device_counts(self):
-        slow, fast = ranking(candidate("a", ratios=(0.5,)), candidate("b"))[::-1]
-        assert (slow.name, fast.name) == ("a", "b")
-        assert slow.expected_cost == pytest.approx(2 * fast.expected_cost)
-
-    @given(st.lists(st.tuples(st.integers(1, 80), st.floats(0.1, 10), st.floats(0.1, 10))))
+    @given(st.lists(st.tuples(st.booleans(), st.floats(0.1, 10), st.floats(0.1, 10))))
     def test_none_that_fits_is_lost_and_none_costs_less_than_the_one_before(self, devices):
-        found = ranking(
-            *(
-                candidate(str(index), gib=gib, speed=speed, price=price)
-                for index, (gib, speed, price) in enumerate(devices)
-            )
+        found = cheapest_that_fits(
+            candidate(str(index), 1e6 * speed, price=price, fits=fits)
+            for index, (fits, speed, price) in enumerate(devices)
         )
         assert {each.name for each in found} == {
-            str(index) for index, (gib, _, _) in enumerate(devices) if gib >= 40
+            str(index) for index, (fits, _, _) in enumerate(devices) if fits
         }
         costs = [each.expected_cost for each in found]
         assert costs == sorted(costs)
