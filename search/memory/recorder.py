@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from search.memory.composed import gradients_summed_in_place, is_asked_by_the_engine
+from search.memory.memo import Memo
 from search.memory.scattering import scattered_in_place
 from search.memory.target import Call, Freed, Inside, Returned, Target
 from search.memory.work import Tally
@@ -78,6 +79,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.phase = Phase.MODEL_CREATION
         self.tally: Tally | None = None  # counts what operators compute while one is set
         self._fake = fake
+        self._memo = Memo(fake)
         self._target = target
         self._events: list[Event] = []
         self._alive: dict[int, tuple[int, weakref.ref[Any]]] = {}
@@ -131,8 +133,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._zeros.add(_key(call.result))
 
     def _result(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        runs = self._target.replacement(func) or scattered_in_place(func, args) or func
-        result = runs(*args, **kwargs)
+        written = scattered_in_place(func, args)
+        if written is not None and self._target.replacement(func) is None:
+            return written(*args, **kwargs)
+        result = self._memo(func, args, kwargs, self._target.replacement(func))
         if func is _COPY:
             _place(result, kwargs.get("device"))
         return result
