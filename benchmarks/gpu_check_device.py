@@ -21,6 +21,7 @@ from benchmarks.gpu_check_configurations import SMALL_BYTES, Configuration, conf
 from benchmarks.gpu_check_runs import drawn, drive
 from search.memory.device import device_here
 
+_GPU = torch.device("cuda")
 _DRIVER_FILE = Path("/proc/driver/nvidia/version")
 HOLD_CONTEXT = "--hold-context"
 """Tells a second process of the check to hold a context while the first one looks."""
@@ -103,7 +104,7 @@ def measured(configuration: Configuration, *, held_bytes: int = 0) -> Measured:
     """
     clean()
     retries = torch.cuda.memory_stats()["num_alloc_retries"]
-    run = drive(configuration, torch.device("cuda"), drawn(configuration))
+    run = drive(configuration, _GPU, drawn(configuration))
     torch.cuda.synchronize()
     found = torch.cuda.memory_stats()
     result = Measured(
@@ -123,7 +124,7 @@ def fits(configuration: Configuration) -> bool:
     """Whether it runs within the fraction of the memory that this process may use."""
     clean()
     try:
-        drive(configuration, torch.device("cuda"), drawn(configuration))
+        drive(configuration, _GPU, drawn(configuration))
         torch.cuda.synchronize()
         found = True
     except torch.cuda.OutOfMemoryError:
@@ -135,8 +136,8 @@ def fits(configuration: Configuration) -> bool:
 def workspaces() -> WorkspaceBytes:
     """What cuBLAS and cuBLASLt took: in the main thread, and in that of the backward pass."""
     clean()
-    matrix = torch.randn(64, 64, device="cuda", requires_grad=True)
-    bias = torch.randn(64, device="cuda")
+    matrix = torch.randn(64, 64, device=_GPU, requires_grad=True)
+    bias = torch.randn(64, device=_GPU)
     stages = [torch.cuda.memory_allocated()]
     with torch.no_grad():
         matrix @ matrix
@@ -196,7 +197,7 @@ def history(configuration: Configuration) -> tuple[list[Step], list[Sample], int
     torch.cuda.memory._record_memory_history(context=None)  # noqa: SLF001 - torch documents it so
     try:
         with _Sampler() as sampler:
-            run = drive(configuration, torch.device("cuda"), drawn(configuration))
+            run = drive(configuration, _GPU, drawn(configuration))
         torch.cuda.synchronize()
         snapshot = torch.cuda.memory._snapshot()  # noqa: SLF001
     finally:
@@ -215,7 +216,7 @@ def context_bytes() -> ContextBytes:
 
     Source: the driver's count of free memory, before the second process asks and while it waits.
     """
-    torch.zeros(1, device="cuda")
+    torch.zeros(1, device=_GPU)
     clean()
     own_bytes, before_bytes = torch.cuda.memory_reserved(), used_bytes()
     with _second_process() as reserved_bytes:
@@ -265,14 +266,14 @@ def hold_context() -> None:
 
 
 def _begin() -> None:
-    torch.zeros(1, device="cuda")
+    torch.zeros(1, device=_GPU)
 
 
 def _train() -> None:
     """Every kind of model in fp32 and 16 bits, so that most kernels are loaded."""
     architecture = architecture_here()
     for configuration in configurations(SMALL_BYTES, architecture)[::4]:
-        drive(configuration, torch.device("cuda"), drawn(configuration))
+        drive(configuration, _GPU, drawn(configuration))
         clean()
 
 

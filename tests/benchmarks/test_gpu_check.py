@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -267,6 +268,98 @@ def test_predicted_blocks_are_rounded():
     found = predicted(PERCEPTRON, A100)
     assert found.allocated_bytes % rounded_bytes(1, (0,)) == 0
     assert found.requested_bytes <= found.allocated_bytes <= found.reserved_bytes
+
+
+@pytest.fixture
+def glass(monkeypatch):
+    """The CPU in place of the GPU: its tensors are real, torch's statistics stand still."""
+    still = {
+        "num_alloc_retries": 0,
+        "requested_bytes.all.peak": 1,
+        "allocated_bytes.all.peak": 2,
+        "reserved_bytes.all.peak": 3,
+        "requested_bytes.all.current": 0,
+        "allocated_bytes.all.current": 0,
+        "reserved_bytes.all.current": 0,
+        "allocation.all.allocated": 7,
+        "allocation.all.freed": 5,
+    }
+    answers = {
+        "memory_stats": still,
+        "mem_get_info": (10 * MIB, 100 * MIB),
+        "memory_allocated": 0,
+        "memory_reserved": 0,
+        "synchronize": None,
+        "empty_cache": None,
+        "reset_peak_memory_stats": None,
+        "current_device": 0,
+    }
+    for name, value in answers.items():
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None, raising=False)
+    monkeypatch.setattr(gpu_check_device, "_GPU", torch.device("cpu"))
+
+
+@pytest.mark.usefixtures("glass")
+def test_the_measuring_half_reads_the_statistics():
+    assert gpu_check_device.measured(PERCEPTRON, held_bytes=50 * MIB) == Measured(
+        requested_bytes=1,
+        allocated_bytes=2,
+        reserved_bytes=3,
+        device_bytes=40 * MIB,
+        num_alloc_retries=0,
+        num_skipped_steps=0,
+    )
+    assert gpu_check_device.workspaces() == WorkspaceBytes(
+        cublas_bytes=0, lt_bytes=0, backward_bytes=0
+    )
+
+
+@pytest.mark.usefixtures("glass")
+def test_out_of_memory_is_an_answer(monkeypatch):
+    assert gpu_check_device.fits(PERCEPTRON)
+
+    def fails(*_, **__):
+        raise torch.cuda.OutOfMemoryError
+
+    monkeypatch.setattr(gpu_check_device, "drive", fails)
+    assert not gpu_check_device.fits(PERCEPTRON)
+
+
+@pytest.mark.usefixtures("glass")
+def test_a_history_is_recorded_with_statistics_beside_it(monkeypatch):
+    entry = {"action": "alloc", "addr": 512, "size": 40, "frames": []}
+    blocks = [{"size": 512, "state": "active_allocated"}, {"size": 9, "state": "inactive"}]
+    snapshot = {"device_traces": [[entry]], "segments": [{"blocks": blocks}]}
+    recording = []
+    monkeypatch.setattr(
+        torch.cuda.memory, "_record_memory_history", lambda **options: recording.append(options)
+    )
+    monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: snapshot)
+    steps, samples, end_bytes = gpu_check_device.history(PERCEPTRON)
+    assert steps == [("alloc", 512, 40)]
+    assert end_bytes == 512
+    assert len(samples) > 100  # one for each operator of two steps, counted from the beginning
+    assert {sample[:2] for sample in samples} == {(0, 0)}
+    assert recording == [{"context": None}, {"enabled": None}]
+
+
+@pytest.mark.usefixtures("glass")
+def test_the_context_is_what_a_second_process_takes(monkeypatch):
+    # This process alone: 300 of 1,000 MiB are used. The second begins: 550, then has trained: 650,
+    # of which it has reserved 2 and 22. So its context is 248, then 328, and others hold 52.
+    used = iter([300, 550, 650])
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: ((1000 - next(used)) * MIB, 1000 * MIB))
+    reserved = iter([2 * MIB, 22 * MIB])
+
+    @contextmanager
+    def second():
+        yield lambda: next(reserved)
+
+    monkeypatch.setattr(gpu_check_device, "_second_process", second)
+    assert gpu_check_device.context_bytes() == ContextBytes(
+        bare_bytes=248 * MIB, trained_bytes=328 * MIB, others_bytes=52 * MIB
+    )
 
 
 @pytest.mark.gpu
