@@ -40,9 +40,13 @@ _MORE_PLACES = ((0.7, 0.3, 0.6), (0.2, 0.8, 0.8))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoProgram:
-    """Every point of this structure must be traced; `reason` says why."""
+    """Every point of this structure must be traced; `reason` says why.
+
+    `is_divisible` where events differ between points: smaller boxes may each have a program.
+    """
 
     reason: str
+    is_divisible: bool = False
 
 
 def fit_program(trace_at: Callable[[Point], Trace], box: Box) -> EventProgram | NoProgram:
@@ -62,7 +66,7 @@ def fit_program(trace_at: Callable[[Point], Trace], box: Box) -> EventProgram | 
     for point in dict.fromkeys(sure + more):
         reason = _add(traces, point, trace_at)
         if reason:
-            return NoProgram(reason=reason)
+            return NoProgram(reason=reason, is_divisible=True)
         if len(traces) >= len(sure):
             found = _program(traces, box)
             if isinstance(found, EventProgram) and (found.work or not traces[point].work):
@@ -169,6 +173,21 @@ def regimes(points: Sequence[Point]) -> tuple[Box, ...]:
         kind = (point.micro_batch_size == 1, point.length == 1, point.num_waiting == 0)
         kinds.setdefault(kind, []).append(point)
     return tuple(_box_round(members) for members in kinds.values())
+
+
+def halves(points: Sequence[Point]) -> tuple[Box, ...]:
+    """The boxes of the smaller and the larger points: by micro-batch, or by length where all agree.
+
+    None where all points are one.
+    """
+    for axis in ("micro_batch_size", "length"):
+        values = sorted({getattr(point, axis) for point in points})
+        if len(values) > 1:
+            middle = values[len(values) // 2]
+            small = [point for point in points if getattr(point, axis) < middle]
+            large = [point for point in points if getattr(point, axis) >= middle]
+            return _box_round(small), _box_round(large)
+    return ()
 
 
 def _box_round(points: Sequence[Point]) -> Box:

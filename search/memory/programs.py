@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import asdict, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from search.memory.program_fit import (
     MAX_SURE_TRACES,
     NoProgram,
     fit_program,
+    halves,
     length_dimension,
     regimes,
 )
@@ -91,7 +92,28 @@ class Programs:
         program = self._program(structure, box, params)
         if isinstance(program, EventProgram):
             return program.trace_at(point)
+        if program.is_divisible and self._divide(structure, box):
+            return self.trace(params)
         return self._trace(params)
+
+    def _divide(self, structure: str, box: Box) -> bool:
+        """Whether smaller boxes, in some of which a program may hold, now stand for this one.
+
+        Events change where a size passes a threshold, as when a kernel sorts long inputs.
+        """
+        traced = self._traced.pop((structure, box))
+        inside = [point for point in self._points[structure] if _holds(box, point)]
+        smaller = tuple(half for half in halves(inside) if _pays(half, inside))
+        if not smaller:
+            self._traced[structure, box] = traced
+            return False
+        others = (other for other in self._boxes[structure] if other != box)
+        self._boxes[structure] = (*others, *smaller)
+        del self._found[structure, box]
+        for half in smaller:
+            known = {point: each for point, each in traced.items() if _holds(half, point)}
+            self._traced[structure, half] = known
+        return True
 
     def work(self, params: Params) -> Work:
         """What one step of a configuration computes and moves, from a trace where need be."""
@@ -109,13 +131,15 @@ class Programs:
         traced = self._traced[key]
 
         def trace_at(point: Point) -> Trace:
-            return traced.get(point) or self._trace(self._params_at(params, point))
+            if point not in traced:
+                traced[point] = self._trace(self._params_at(params, point))
+            return traced[point]
 
         if any(each.unsure != CERTAIN for each in traced.values()):
             return NoProgram(reason="a library's workspaces are known from a trace alone")
         found = fit_program(trace_at, key[1])
         with suppress(OSError):  # where nothing can be kept, it is found again
-            kept = found.to_json() if isinstance(found, EventProgram) else {"reason": found.reason}
+            kept = found.to_json() if isinstance(found, EventProgram) else asdict(found)
             write_json(file, kept)
         return found
 
@@ -129,15 +153,20 @@ class Programs:
         return next((length_dimension(self._objective, first) for first in self._space), None)
 
     @cached_property
-    def _boxes(self) -> dict[str, tuple[Box, ...]]:
-        """The boxes of each structure in which a program pays."""
+    def _points(self) -> dict[str, set[Point]]:
+        """What may be asked of each structure."""
         points: dict[str, set[Point]] = defaultdict(set)
         for params in self._space:
             for resolved in _resolved(params):
                 points[self._structure(resolved)].add(self._point(resolved))
+        return points
+
+    @cached_property
+    def _boxes(self) -> dict[str, tuple[Box, ...]]:
+        """The boxes of each structure in which a program pays."""
         return {
             structure: tuple(box for box in regimes(sorted(asked)) if _pays(box, asked))
-            for structure, asked in points.items()
+            for structure, asked in self._points.items()
         }
 
     def _structure(self, params: Params) -> str:
