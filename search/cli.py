@@ -87,17 +87,33 @@ def schema() -> None:
 def plan(
     sweep_file: SweepFile,
     device: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            help='Plan for this GPU, such as "RTX 4090", here or not.', show_default=False
+            help='Plan for this GPU, such as "RTX 4090", here or not; several: side by side.',
+            show_default=False,
+        ),
+    ] = None,
+    price: Annotated[
+        list[str] | None,
+        typer.Option(
+            help='What an hour of a device costs, such as "RTX 4090=0.5", in any currency.',
+            show_default=False,
         ),
     ] = None,
     json: Json = False,
 ) -> None:
     """Say what of a sweep's space fits, training nothing."""
-    from search.pipeline import running
+    if price and not device:
+        msg = "--price: no device is named to be compared (add --device NAME for each)"
+        raise InputError(msg)
+    if device and (price or len(device) > 1):
+        from search.pipeline import comparing
 
-    running.plan(sweep_file, device_name=device, as_json=json)
+        comparing.compare(sweep_file, device_names=device, prices=price or [], as_json=json)
+    else:
+        from search.pipeline import running
+
+        running.plan(sweep_file, device_name=device[0] if device else None, as_json=json)
 
 
 @app.command()
@@ -227,12 +243,24 @@ def devices(
         str | None,
         typer.Option(help="At least this much memory, e.g. '24 GiB'.", show_default=False),
     ] = None,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure", help="Measure what a process takes of the GPU here, and keep it."
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """List the GPUs known, those here, and what was measured on them."""
     from search.pipeline import devices as listing
 
-    listing.devices(name_part, memory=memory, as_json=json)
+    if not measure:
+        listing.devices(name_part, memory=memory, as_json=json)
+        return
+    if name_part or memory:
+        msg = "--measure: the GPU that is here is measured, so leave the filters out"
+        raise InputError(msg)
+    listing.measure(as_json=json)
 
 
 @app.command()

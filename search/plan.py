@@ -13,6 +13,7 @@ from typing import Any
 from search.errors import MachineError
 from search.memory.feasibility import DoesNotFit, Verdict
 from search.memory.mend import Mend
+from search.memory.speed import Speed
 from search.results import Params, ParamValue
 from search.sweep.space import Dimension, FloatRange, Space
 from search.training import MEMORY_NEUTRAL, MEMORY_SWITCHES
@@ -28,11 +29,13 @@ class PlannedPoint:
     """One structure of the space and what is predicted for it.
 
     `mend` is the cheapest single change with which it fits, if there is one and it was asked for.
+    `speed` is an estimate; None where there is none, and of what does not fit.
     """
 
     point: Mapping[str, ParamValue]
     verdict: Verdict
     mend: Mend | None = None
+    speed: Speed | None = None
 
     @property
     def fits(self) -> bool:
@@ -62,7 +65,17 @@ class PlannedPoint:
             "micro_batch_size": self.verdict.params["micro_batch_size"],
             "rescued": self.rescued,
             "mend": self.mend and _mend_to_json(self.mend),
+            "estimated_tokens_per_second": self.speed and speed_to_json(self.speed),
         }
+
+
+def speed_to_json(speed: Speed) -> dict[str, float]:
+    """The range of an estimate, plain values for `--json`."""
+    return {
+        "low": speed.low_tokens_per_second,
+        "expected": speed.expected_tokens_per_second,
+        "high": speed.high_tokens_per_second,
+    }
 
 
 def _mend_to_json(mend: Mend) -> dict[str, Any]:
@@ -122,12 +135,14 @@ def plan(
     budget_bytes: int,
     on_point: Callable[[int, int], None],
     mend: Callable[[DoesNotFit], Mend | None] = lambda _: None,
+    speed: Callable[[Params], Speed | None] = lambda _: None,
 ) -> Plan:
     """Every structure of a space judged; a spread of 512 of them where there are more.
 
     A structure is a point without the dimensions that change no tensor's size. A continuous range
     stands for 5 values from its low to its high end. `on_point` is told how many are done, of all.
-    `mend` finds the change with which a structure fits; by default none is looked for.
+    `mend` finds the change with which a structure fits, `speed` estimates that of one that does;
+    by default neither is looked for.
     """
     structures, complete = structure_points(space)
     points: list[PlannedPoint] = []
@@ -135,9 +150,7 @@ def plan(
     for num_done, structure in enumerate(structures, start=1):
         try:
             verdict = fits(params_of(structure))
-            points.append(
-                PlannedPoint(point=structure, verdict=verdict, mend=_mended(verdict, mend))
-            )
+            points.append(_planned(structure, verdict, mend, speed))
         except MachineError:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - to judge runs the user's own model
@@ -151,8 +164,15 @@ def plan(
     )
 
 
-def _mended(verdict: Verdict, mend: Callable[[DoesNotFit], Mend | None]) -> Mend | None:
-    return mend(verdict) if isinstance(verdict, DoesNotFit) else None
+def _planned(
+    structure: Mapping[str, ParamValue],
+    verdict: Verdict,
+    mend: Callable[[DoesNotFit], Mend | None],
+    speed: Callable[[Params], Speed | None],
+) -> PlannedPoint:
+    if isinstance(verdict, DoesNotFit):
+        return PlannedPoint(point=structure, verdict=verdict, mend=mend(verdict))
+    return PlannedPoint(point=structure, verdict=verdict, speed=speed(verdict.params))
 
 
 def _in_a_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Tables for the terminal: what is planned, what there is, how it stands."""
+"""Tables for the terminal: what there is, how it stands."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from search.results import Outcome, Trial
-from search.units import format_bytes, heading, shown
+from search.units import format_bytes
 
 if TYPE_CHECKING:
     from search.memory.contexts import MeasuredContext
     from search.memory.device import Device
     from search.memory.nvml import GpuHere
-    from search.plan import Plan, PlannedPoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,58 +166,3 @@ def measured_line(measured: MeasuredContext) -> str:
         f"({low} to {high} in {count} measurement{'' if count == 1 else 's'}), "
         f"driver {measured.driver}, torch {measured.torch_version}"
     )
-
-
-def plan_table(plan: Plan) -> Table:
-    """One row a predicted structure, from the least memory to the most."""
-    names = list(plan.points[0].point)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    mended = any(point.mend for point in plan.points)
-    heads = ("predicted\npeak", "fits", "decided by", *["would fit with"] * mended)
-    for head in (*map(heading, names), *heads):
-        table.add_column(head, no_wrap=True)
-    for point in sorted(plan.points, key=lambda p: p.verdict.predicted.expected_bytes):
-        style = "" if point.fits else "yellow"
-        values = (str(point.point[name]) for name in names)
-        table.add_row(*values, *_judged(point), *[_mend(point)] * mended, style=style)
-    return table
-
-
-def _mend(point: PlannedPoint) -> str:
-    """The change, what it is predicted to need, and what time it is estimated to take."""
-    if point.mend is None:
-        return "" if point.fits else "no single change"
-    needed = format_bytes(point.mend.predicted.expected_bytes)
-    return f"{point.mend}: {needed}, ~{point.mend.slow_down:.2f} x the time"
-
-
-def _judged(point: PlannedPoint) -> tuple[str, str, str]:
-    predicted = point.verdict.predicted
-    part = max(predicted.parts, key=lambda name: predicted.parts[name], default="")
-    over = point.rescued or "yes" if point.fits else f"{format_bytes(point.excess_bytes)} over"
-    decided = f"{part}, {predicted.phase.replace('_', ' ')}"
-    return format_bytes(predicted.expected_bytes), over, decided
-
-
-def plan_summary(plan: Plan) -> str:
-    """The share of the space that fits, in a sentence."""
-    num_fitting = sum(point.fits for point in plan.points)
-    which = "structures" if plan.complete else "structures looked at"
-    return (
-        f"{num_fitting} of {len(plan.points)} {which} fit into {format_bytes(plan.budget_bytes)} "
-        f"({plan.share_that_fits:.0%})"
-    )
-
-
-def plan_faults(plan: Plan) -> str:
-    """What could not be predicted, or not quickly, and why: a line a reason; empty without any."""
-    by_reason: dict[str, list[str]] = {}
-    for each in plan.unpredicted:
-        point = " ".join(f"{name} {shown(value)}," for name, value in each.point.items())
-        by_reason.setdefault(each.reason, []).append(point.rstrip(","))
-    lines = []
-    for reason, points in by_reason.items():
-        others = f" and {len(points) - 1} more" if len(points) > 1 else ""
-        lines.append(f"cannot be predicted at {points[0]}{others}: {reason}")
-    lines += (f"traced point by point: {reason}" for reason in plan.point_by_point)
-    return "\n".join(lines)

@@ -70,10 +70,10 @@ def parse_value(text: str, unit: str) -> float:
     return number * _COUNT_UNITS[suffix]
 
 
-def heading(name: str) -> str:
-    """A name as the head of a narrow column: broken at the underscore nearest its middle."""
+def heading(name: str, *, width: int = 10) -> str:
+    """A name as the head of a column, above `width` broken at the underscore nearest its middle."""
     breaks = [index for index, letter in enumerate(name) if letter == "_"]
-    if len(name) <= 10 or not breaks:
+    if len(name) <= width or not breaks:
         return name
     middle = min(breaks, key=lambda index: abs(index - len(name) / 2))
     return f"{name[:middle]}\n{name[middle:]}"

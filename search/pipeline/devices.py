@@ -1,4 +1,4 @@
-"""GPUs: those known, those here, and what was measured on them: devices."""
+"""GPUs: those known, those here, what was measured on them, and measuring: devices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from search.memory.catalogue import devices_known
 from search.memory.contexts import measured_contexts
 from search.memory.gpu_names import nearest
 from search.memory.nvml import gpus_here
-from search.pipeline.screen import print_json, say
+from search.pipeline.screen import console, print_json, say
 from search.screens import devices_text, gpu_here_line, measured_line
 from search.units import parse_bytes
 
@@ -35,6 +35,18 @@ def devices(name_part: str, *, memory: str | None, as_json: bool) -> None:
         say(line)
     if not here:
         say("here: no NVIDIA GPU that a driver shows")
+
+
+def measure(*, as_json: bool) -> None:
+    """Measures the context of the GPU that is here, in a process of its own, and remembers it."""
+    from search.memory.context_measurement import measure_context
+
+    with console.status("measuring what a process takes of the GPU (half a minute)"):
+        found = measure_context()
+    if as_json:
+        print_json(asdict(found))
+    else:
+        say(measured_line(found))
 
 
 def _none_found(name_part: str, memory: str | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import cache
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from search.memory.device import Device
     from search.memory.feasibility import DoesNotFit
     from search.memory.mend import Mend
-    from search.memory.speed import Rates
+    from search.memory.speed import Rates, Speed
     from search.pipeline.staging import Stage
     from search.plan import Plan
+    from search.results import Params
 
 
 def init(path: Path) -> None:
@@ -48,21 +49,25 @@ def plan(path: Path, *, device_name: str | None = None, as_json: bool) -> None:
 
     `device_name` is that of any GPU; default: the file's own, else the device that is here.
     """
-    from search.screens import plan_table
+    from search.plan_screens import explained_speeds, plan_table
 
     if as_json:
         with redirect_stdout(sys.stderr):  # the objective's own words are no JSON
-            planned = _planned_with_mends(prepare_plan(path, device_name=device_name))
-        print_json(planned.to_json())
+            stage = prepare_plan(path, device_name=device_name)
+            found = _planned_in_full(stage, ratios_of(stage))
+        print_json(found.to_json())
         return
     stage = prepare_plan(path, device_name=device_name)
-    planned = _planned_with_mends(stage)
-    if planned.points:
-        show_table(plan_table(planned))
-    _say_summary(planned)
+    ratios = ratios_of(stage)
+    found = _planned_in_full(stage, ratios)
+    if found.points:
+        show_table(plan_table(found))
+    _say_summary(found)
     if not stage.is_here:
         say(_described(stage.device))
     say(stage.margins.explain())
+    if any(point.speed for point in found.points):
+        say(explained_speeds(len(ratios)))
 
 
 def _described(device: Device) -> str:
@@ -77,15 +82,21 @@ def _described(device: Device) -> str:
     )
 
 
-def _say_summary(planned: Plan) -> None:
-    from search.screens import plan_faults, plan_summary
+def _say_summary(found: Plan) -> None:
+    from search.plan_screens import plan_faults, plan_summary
 
-    say(plan_summary(planned))
-    if faults := plan_faults(planned):
+    say(plan_summary(found))
+    if faults := plan_faults(found):
         say(faults)
 
 
-def _planned(stage: Stage, mend: Callable[[DoesNotFit], Mend | None] = lambda _: None) -> Plan:
+def planned(
+    stage: Stage,
+    *,
+    mend: Callable[[DoesNotFit], Mend | None] = lambda _: None,
+    speed: Callable[[Params], Speed | None] = lambda _: None,
+) -> Plan:
+    """What of a stage's space fits; mends and estimates of speed where they are asked for."""
     from search.plan import plan as plan_space
 
     with console.status("predicting") as status:
@@ -96,17 +107,25 @@ def _planned(stage: Stage, mend: Callable[[DoesNotFit], Mend | None] = lambda _:
             budget_bytes=stage.slots.budget_bytes,
             on_point=lambda done, total: status.update(f"predicting {done}/{total}"),
             mend=mend,
+            speed=speed,
         )
     return replace(found, point_by_point=stage.predict.point_by_point)
 
 
-def _planned_with_mends(stage: Stage) -> Plan:
+def ratios_of(stage: Stage) -> tuple[float, ...]:
+    """Measured over estimated speeds of the trials that ended on a stage's device."""
+    from search.memory.speed_records import recorded_ratios
+
+    return recorded_ratios(stage.device, basis=stage.basis, cpus=stage.slots.cpus)
+
+
+def _planned_in_full(stage: Stage, ratios: Sequence[float]) -> Plan:
     from search.memory.mend import cheapest_mend
-    from search.memory.rates import rates_by_data_sheet, rates_here
+    from search.memory.rates import rates_by
 
     @cache
     def rates() -> Rates | None:
-        return rates_here(stage.device) if stage.is_here else rates_by_data_sheet(stage.device)
+        return rates_by(stage.basis, stage.device)
 
     space = stage.loaded.sweep.space
     searched = {name: dimension.values() or () for name, dimension in space.items()}
@@ -117,7 +136,11 @@ def _planned_with_mends(stage: Stage) -> Plan:
             return None
         return cheapest_mend(refused, stage.predict, known, searched=searched)
 
-    return _planned(stage, mend)
+    def speed(params: Params) -> Speed | None:
+        known = rates()
+        return stage.predict.known_speed(params, known, ratios) if known else None
+
+    return planned(stage, mend=mend, speed=speed)
 
 
 def predict_ahead(stage: Stage) -> None:
@@ -125,4 +148,4 @@ def predict_ahead(stage: Stage) -> None:
     from search.plan import can_be_predicted_ahead
 
     if can_be_predicted_ahead(stage.loaded.sweep.space):
-        _say_summary(_planned(stage))
+        _say_summary(planned(stage))

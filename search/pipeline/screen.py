@@ -15,6 +15,7 @@ from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from search.errors import MachineError
 
@@ -83,7 +84,7 @@ def say(text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def show_table(table: Table) -> None:
+def show_table(table: Table | Text) -> None:
     """Prints a table whole: lines longer than the screen are folded by it, and nothing is cut."""
     needed = console.measure(table, options=console.options.update(width=_WIDEST)).maximum
     Console(file=console.file, width=max(console.width, needed)).print(table)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from search.memory.machine import Machine
     from search.memory.margins import Margins
     from search.memory.prediction import Predictor
+    from search.memory.rates import Basis
     from search.results import Params
     from search.sweep.file import LoadedSweep
     from search.sweep.sweep import Sweep
@@ -33,6 +34,13 @@ class Stage:
     fits: Callable[[Params], Verdict]
     predict: Predictor
     margins: Margins
+
+    @property
+    def basis(self) -> Basis:
+        """Where rates come from: measured on the device that is here, else its data sheet."""
+        from search.memory.rates import Basis
+
+        return Basis.MEASURED if self.is_here else Basis.DATA_SHEET
 
 
 def prepare(path: Path, *, budget_bytes: int | None = None) -> Stage:
@@ -67,6 +75,46 @@ def prepare_plan(path: Path, *, device_name: str | None = None) -> Stage:
     return _stage(loaded, device, _planned_slots(loaded.sweep, device), is_here=False)
 
 
+def prepare_comparison(path: Path, device_names: Sequence[str]) -> tuple[Stage, ...]:
+    """Reads a sweep file once for several devices, each judged by all it has.
+
+    Devices that take the same memory, as those of one architecture do, share what is traced.
+
+    Raises:
+        InputError: when two names mean the same device.
+    """
+    from search.memory.device import device_here
+    from search.sweep.file import read_sweep
+
+    here = device_here()
+    devices = [_device(name, here) for name in device_names]
+    _refuse_repeated(devices, device_names)
+    most_bytes = max(device.capacity_bytes for device in (here, *devices))
+    loaded = read_sweep(path, capacity_bytes=most_bytes)
+    loaded = replace(loaded, sweep=_without_budget(loaded.sweep))
+    stages: list[Stage] = []
+    traced: dict[Machine, Predictor] = {}
+    for device in devices:
+        machine, placed = _machine(device), _planned_slots(loaded.sweep, device)
+        stage = _stage(loaded, device, placed, is_here=device is here, predict=traced.get(machine))
+        traced.setdefault(machine, stage.predict)
+        stages.append(stage)
+    return tuple(stages)
+
+
+def _refuse_repeated(devices: Sequence[Device], names: Sequence[str]) -> None:
+    seen: dict[str, str] = {}
+    for device, name in zip(devices, names, strict=True):
+        other = seen.setdefault(device.name, name)
+        if other is not name:
+            msg = f"--device: {other!r} and {name!r} are both {device.name} (name it once)"
+            raise InputError(msg)
+
+
+def _without_budget(sweep: Sweep) -> Sweep:
+    return sweep.model_copy(update={"memory": sweep.memory.model_copy(update={"budget": None})})
+
+
 def _device(name: str | None, here: Device) -> Device:
     """The device of a name; the one that is here where it is meant, or none is named."""
     from search.memory.catalogue import device_named, is_named
@@ -87,7 +135,15 @@ def _planned_slots(sweep: Sweep, device: Device) -> Slots:
     )
 
 
-def _stage(loaded: LoadedSweep, device: Device, placed: Slots, *, is_here: bool) -> Stage:
+def _stage(
+    loaded: LoadedSweep,
+    device: Device,
+    placed: Slots,
+    *,
+    is_here: bool,
+    predict: Predictor | None = None,
+) -> Stage:
+    """A stage; `predict` is one that was made for a device that takes the same memory."""
     from search.memory.feasibility import judge
     from search.memory.margins import Margins
     from search.memory.prediction import Predictor
@@ -96,11 +152,15 @@ def _stage(loaded: LoadedSweep, device: Device, placed: Slots, *, is_here: bool)
     rescue = _rescue(loaded)
     structures, _ = structure_points(loaded.sweep.space)
     margins = Margins(device, risk=loaded.sweep.memory.risk)
-    predict = Predictor(
-        loaded.objective,
-        _machine(device),
-        space=_with_changes(map(loaded.params_of, structures), rescue),
-        margins=margins,
+    predict = (
+        predict.with_margins(margins)
+        if predict
+        else Predictor(
+            loaded.objective,
+            _machine(device),
+            space=_with_changes(map(loaded.params_of, structures), rescue),
+            margins=margins,
+        )
     )
     return Stage(
         loaded=loaded,

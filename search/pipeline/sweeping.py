@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,9 @@ from search.pipeline.staging import Stage, prepare
 
 if TYPE_CHECKING:
     from search.home import Manifest, SweepHome
+    from search.memory.residuals import Setting
+    from search.memory.speed import Rates
+    from search.results import Trial
     from search.tracking.entries import RunStatus
     from search.tracking.record import Recorder
     from search.trials.events import Event
@@ -171,6 +174,7 @@ def _run(
                 address=address,
             )
         status = RunStatus.FINISHED
+        learn_speeds(stage, folder.name, ledger.read().trials)
     finally:
         status = RunStatus.KILLED if stop.is_set() else status
         _report(folder, ledger, recorder, status)
@@ -198,6 +202,47 @@ def _learn(stage: Stage, name: str, event: Event) -> None:
         censored=ran_out,
     )
     stage.margins.learn(residual, trial=f"{name}/{trial.number}")
+
+
+def learn_speeds(stage: Stage, name: str, trials: Iterable[Trial]) -> None:
+    """Keeps the completed trials' speeds beside their estimates, for later plans of this device.
+
+    Once all trials have ended: rates measured beside a trial would be too low, and its speed too.
+    What would have to be traced again to be estimated is left out.
+    """
+    from search.memory.rates import Basis, rates_by
+    from search.memory.speed_records import recorded_speeds, speed_setting
+    from search.metric import TOKENS_PER_SECOND
+    from search.results import Outcome
+
+    completed = {
+        f"{name}/{trial.number}": trial
+        for trial in trials
+        if trial.outcome is Outcome.COMPLETED and TOKENS_PER_SECOND.name in trial.metrics
+    }
+    for basis in Basis:
+        setting = speed_setting(stage.device, basis=basis, cpus=stage.slots.cpus)
+        known = recorded_speeds(setting)
+        new = {key: trial for key, trial in completed.items() if key not in known}
+        rates = rates_by(basis, stage.device) if new else None
+        if rates is not None:
+            _keep_speeds(stage, setting, rates, new)
+
+
+def _keep_speeds(stage: Stage, setting: Setting, rates: Rates, trials: Mapping[str, Trial]) -> None:
+    from search.memory.speed_records import MeasuredSpeed, record_speed
+    from search.metric import TOKENS_PER_SECOND
+
+    for key, trial in trials.items():
+        estimated = stage.predict.known_speed(trial.params, rates)
+        if estimated is None:
+            continue
+        speed = MeasuredSpeed(
+            measured_tokens_per_second=trial.metrics[TOKENS_PER_SECOND.name],
+            estimated_tokens_per_second=estimated.expected_tokens_per_second,
+        )
+        with suppress(OSError):  # where nothing can be kept, later plans start without it
+            record_speed(setting, speed, trial=key)
 
 
 def _report(folder: SweepHome, ledger: Ledger, recorder: Recorder, status: RunStatus) -> None:

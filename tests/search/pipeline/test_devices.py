@@ -2,8 +2,10 @@ import json
 
 import pytest
 
+from search import cli
 from search.errors import InputError
-from search.memory.contexts import record_context
+from search.memory import context_measurement
+from search.memory.contexts import MeasuredContext, record_context
 from search.memory.nvml import GpuHere
 from search.pipeline import devices as listing
 
@@ -94,3 +96,30 @@ def test_json_has_all_of_it(capsys, monkeypatch):
 def test_a_filter_that_leaves_none_is_refused(name_part, memory, words):
     with pytest.raises(InputError, match=words):
         listing.devices(name_part, memory=memory, as_json=False)
+
+
+def test_what_is_measured_is_told(capsys, monkeypatch):
+    found = MeasuredContext(
+        device_name="NVIDIA L4", driver="580", torch_version="2.13.0", sizes_bytes=(500 * MIB,)
+    )
+    monkeypatch.setattr(context_measurement, "measure_context", lambda: found)
+    listing.measure(as_json=False)
+    assert capsys.readouterr().out.startswith("measured: NVIDIA L4, context 500 MiB ")
+    listing.measure(as_json=True)
+    assert json.loads(capsys.readouterr().out)["sizes_bytes"] == [500 * MIB]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--measure"], 3, "torch sees no GPU here"),
+        (["h100", "--measure"], 2, "leave the filters out"),
+    ],
+)
+def test_measuring_asks_for_a_gpu_and_nothing_else(capsys, monkeypatch, arguments, code, words):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("sys.argv", ["paretune", "devices", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == code
+    assert words in capsys.readouterr().err

@@ -6,13 +6,19 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from search import home
 from search.errors import InputError, MachineError
+from search.memory import rates
+from search.memory.device import Device
+from search.memory.speed import Rates, Speed
+from search.memory.speed_records import recorded_ratios
 from search.pipeline import sweeping
 from search.pipeline.showing import ledger_of, standing_of
+from search.results import Outcome, Trial
 from search.tracking.store import open_client
 from search.trials.ledger import Ledger
 from search.trials.placement import CpuSlot, allowed_cores
@@ -156,3 +162,44 @@ def test_where_no_core_is_free_nothing_is_begun(tmp_path, monkeypatch):
         slot.release()
     assert not (tmp_path / ".paretune" / "one").exists()
     assert not (tmp_path / "mlflow.db").exists()
+
+
+class KnownWorks:
+    """Predicts the speed of what was traced: all but width 3."""
+
+    def known_speed(self, params, rates):
+        if params["width"] == 3:
+            return None
+        value = 10.0 * params["width"] * rates.bandwidth_bytes_per_second
+        return Speed(
+            low_tokens_per_second=value / 2,
+            expected_tokens_per_second=value,
+            high_tokens_per_second=value * 2,
+        )
+
+
+def trial(number, outcome=Outcome.COMPLETED, **metrics):
+    return Trial(number=number, params={"width": number}, outcome=outcome, metrics=metrics)
+
+
+def test_speeds_of_completed_trials_are_kept_beside_their_estimates(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    here = Rates(flops_per_second={"fp32": 1.0}, bandwidth_bytes_per_second=2.0)
+    monkeypatch.setattr(rates, "rates_here", lambda _: here)
+    stage = SimpleNamespace(
+        device=Device(name="Some CPU", kind="cpu", capacity_bytes=2**30),
+        slots=SimpleNamespace(cpus=1),
+        predict=KnownWorks(),
+    )
+    trials = [
+        trial(1, tokens_per_second=10.0),  # estimated at 20
+        trial(2, tokens_per_second=80.0),  # at 40
+        trial(3, tokens_per_second=1.0),
+        trial(4),
+        trial(5, Outcome.DIVERGED, tokens_per_second=1.0),
+    ]
+    for _ in range(2):  # as of a sweep that was resumed
+        sweeping.learn_speeds(stage, "one", trials)
+    ratios = recorded_ratios(stage.device, basis=rates.Basis.MEASURED, cpus=1)
+    assert ratios == (0.5, 2.0)
+    assert recorded_ratios(stage.device, basis=rates.Basis.DATA_SHEET, cpus=1) == ()
