@@ -22,7 +22,7 @@ from search.memory.allocator_blocks import DeviceMemory
 from search.memory.allocator_settings import AllocatorSettings
 from search.memory.allocator_sizes import UNBOUNDED_BYTES
 from search.memory.allocator_statistics import AllocatorStatistics
-from search.memory.recorder import Event
+from search.memory.events import Event
 
 _DEFAULTS = AllocatorSettings()
 _RESERVES = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}

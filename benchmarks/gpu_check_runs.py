@@ -23,7 +23,8 @@ from objectives.language_model import LanguageModel
 from search.memory.allocator import simulate
 from search.memory.allocator_settings import allocator_settings_of
 from search.memory.cuda import Cuda
-from search.memory.recorder import Event, Phase, Recorder
+from search.memory.events import Event, Phase
+from search.memory.recorder import Recorder
 from search.memory.trace import record
 from search.objective import Objective, Split
 from search.training import TrainingRun

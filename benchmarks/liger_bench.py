@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from search.memory.allocator import CachingAllocator
 from search.memory.cuda import Cuda
-from search.memory.recorder import Event, Phase, Recorder
+from search.memory.events import Event, Phase
+from search.memory.recorder import Recorder
 from search.memory.trace import record
 
 NUM_REPEATS = 10

@@ -22,7 +22,8 @@ from search.errors import InputError
 from search.memory.allocator import CachingAllocator
 from search.memory.catalogue import device_named
 from search.memory.cuda import Cuda
-from search.memory.recorder import Event, Recorder
+from search.memory.events import Event
+from search.memory.recorder import Recorder
 from search.memory.trace import record
 
 Row = Mapping[str, Any]

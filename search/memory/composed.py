@@ -27,7 +27,7 @@ _BETWEEN = (
 )
 
 if TYPE_CHECKING:
-    from search.memory.recorder import Event
+    from search.memory.events import Event
 
 
 @contextmanager

@@ -6,17 +6,17 @@ import functools
 import itertools
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from search.memory.composed import gradients_summed_in_place, is_asked_by_the_engine
+from search.memory.events import Event, Part, Phase
 from search.memory.memo import Memo
 from search.memory.scattering import scattered_in_place
 from search.memory.target import Call, Freed, Inside, Returned, Target
@@ -31,43 +31,9 @@ _DEVICE = torch.ops.prim.device.default
 _COPY = torch.ops.aten._to_copy.default  # noqa: SLF001 - the operator behind `.to()`
 _COMPOSED = torch._C.DispatchKey.CompositeImplicitAutograd  # noqa: SLF001
 _COMPOSED_HERE = torch._C.DispatchKey.AutogradCPU  # noqa: SLF001 - where a target installs its own
+_NO_LOGITS = 2**63
+"""More elements than a tensor has: what a loss makes of logits is as large as they are."""
 _UNSCALE = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default
-
-
-class Phase(StrEnum):
-    """What a run is doing. The optimizer's state appears in step 1, the steady peak in step 2."""
-
-    MODEL_CREATION = "model_creation"
-    STEP_1 = "step_1"
-    STEP_2 = "step_2"
-    EVALUATION = "evaluation"
-
-
-class Part(StrEnum):
-    """What a piece of memory is for."""
-
-    PARAMETERS = "parameters"
-    GRADIENTS = "gradients"
-    OPTIMIZER = "optimizer"
-    INPUTS = "inputs"
-    ACTIVATIONS = "activations"
-    RECOMPUTED = "recomputed activations"
-    TEMPORARIES = "temporaries"
-    WORKSPACE = "workspace"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """A storage that appears (`num_bytes` above 0) or goes (below 0), and the operator that did it.
-
-    A storage that goes names the operator that ran last before.
-    """
-
-    phase: Phase
-    storage: int
-    num_bytes: int
-    operator: str
-    part: Part
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -86,6 +52,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._parts: dict[int, Part] = {}
         self._forward: set[int] = set()
         self._operator = ""
+        self._least_logits = _NO_LOGITS
         self._zeros: set[int] = set()
         self._sums: dict[int, int] = {}
 
@@ -167,7 +134,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if key in self._alive or not num_bytes:
             return
         number = len(self._parts)
-        self._parts[number] = self._first_part(number, in_backward=in_backward)
+        self._parts[number] = self._first_part(number, tensor, in_backward=in_backward)
         self._add(number, num_bytes)
         died = self._on_death(key, number, num_bytes)
         self._alive[key] = (number, weakref.ref(storage, died))
@@ -225,8 +192,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         )
 
-    def _first_part(self, number: int, *, in_backward: bool) -> Part:
+    def _first_part(self, number: int, tensor: Tensor, *, in_backward: bool) -> Part:
         """A guess that `assign` and `_keep_activations` may mend when more is known."""
+        if not in_backward and tensor.numel() >= self._least_logits:
+            return Part.LOGITS
         if torch.is_grad_enabled() and self.phase in (Phase.STEP_1, Phase.STEP_2):
             if in_backward:  # where only checkpointing turns gradients on
                 return Part.RECOMPUTED
@@ -235,6 +204,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _keep_activations(self) -> None:
         """What the forward pass left alive when the backward pass begins are activations."""
+        self._least_logits = _NO_LOGITS
         for number in self._forward:
             if self._parts[number] is Part.TEMPORARIES:
                 self._parts[number] = Part.ACTIVATIONS
@@ -252,6 +222,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def after_update(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             self.assign(Part.OPTIMIZER, tree_leaves(list(optimizer.state.values())))
 
+        def before_forward(*_: Any) -> None:
+            self._least_logits = _NO_LOGITS
+
+        def after_forward(_: nn.Module, __: Any, result: Any) -> None:
+            logits = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+            self.assign(Part.LOGITS, logits)
+            self._least_logits = max((each.numel() for each in logits), default=_NO_LOGITS)
+
+        model.register_forward_pre_hook(before_forward)
+        model.register_forward_hook(after_forward)
         run.optimizer.register_step_pre_hook(before_update)
         run.optimizer.register_step_post_hook(after_update)
 

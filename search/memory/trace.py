@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from search.memory.composed import bias_added_in_place
+from search.memory.events import Event, Part, Phase
 from search.memory.host_data import HostData
-from search.memory.recorder import Event, Part, Phase, Recorder
+from search.memory.recorder import Recorder
 from search.memory.target import CERTAIN, Cpu, Target, Unsure
 from search.memory.work import Tally, Work
 from search.objective import Split

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.allocator_replay import Sample, Step, agreement, replay, steps_of
 from search.errors import InputError
-from search.memory.recorder import Event, Part, Phase
+from search.memory.events import Event, Part, Phase
 
 MIB = 2**20
 SMALL, LARGE = 0x7F00_0000_0000, 0x7F00_4000_0000

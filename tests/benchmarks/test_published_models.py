@@ -5,7 +5,7 @@ import pytest
 from benchmarks import published_models
 from benchmarks.published_models import covers, predicted_allocated_bytes, why_not
 from search.errors import InputError
-from search.memory.recorder import Event, Part, Phase
+from search.memory.events import Event, Part, Phase
 
 LAYER = {
     "id": "layer",

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from objectives.language_model import LanguageModel
 from search.memory.cuda import Cuda
-from search.memory.recorder import Part, Phase
+from search.memory.events import Part, Phase
 from search.memory.trace import record, trace, trace_of
 from search.training import Precision
 

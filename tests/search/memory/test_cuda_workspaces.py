@@ -4,7 +4,7 @@ from torch.nn import functional
 
 from search.memory.cuda import Cuda
 from search.memory.cuda_workspaces import cublas_workspace_bytes
-from search.memory.recorder import Part
+from search.memory.events import Part
 from search.memory.trace import record
 
 GPU = torch.device("cpu", 0)

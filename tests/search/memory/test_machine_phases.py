@@ -5,9 +5,9 @@ import pytest
 from objectives.language_model import LanguageModel
 from search.memory.allocator_settings import AllocatorSettings
 from search.memory.contexts import published_context
+from search.memory.events import Event, Part, Phase
 from search.memory.feasibility import DoesNotFit, judge
 from search.memory.machine import CONTEXT, FRAGMENTATION, GpuMemory, reserved
-from search.memory.recorder import Event, Part, Phase
 from search.memory.trace import trace, trace_of
 from search.units import MIB
 

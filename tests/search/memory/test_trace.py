@@ -43,6 +43,12 @@ def language_model() -> LanguageModel:
 
 
 class TestGolden:
+    def test_the_logits_are_what_the_model_returns(self, language_model):
+        params = {"batch_size": 8, "sequence_length": 64, "width": 8, "depth": 1, "heads": 2}
+        vocabulary = 256  # bytes
+        parts = trace(language_model, {**params, "learning_rate": 1e-3}).parts
+        assert parts[Part.LOGITS] == 8 * 64 * vocabulary * 4
+
     def test_an_adam_step_by_hand(self):
         params = {"batch_size": 2, "clip_norm": 0.0, "weight_decay": 0.0, "optimizer": "adam"}
         traced = trace(Classifier(), params)

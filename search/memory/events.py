@@ -1,0 +1,43 @@
+"""What is booked of a run: storages that appear and go, in which phase, and what for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Phase(StrEnum):
+    """What a run is doing. The optimizer's state appears in step 1, the steady peak in step 2."""
+
+    MODEL_CREATION = "model_creation"
+    STEP_1 = "step_1"
+    STEP_2 = "step_2"
+    EVALUATION = "evaluation"
+
+
+class Part(StrEnum):
+    """What a piece of memory is for."""
+
+    PARAMETERS = "parameters"
+    GRADIENTS = "gradients"
+    OPTIMIZER = "optimizer"
+    INPUTS = "inputs"
+    ACTIVATIONS = "activations"
+    LOGITS = "logits"
+    RECOMPUTED = "recomputed activations"
+    TEMPORARIES = "temporaries"
+    WORKSPACE = "workspace"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A storage that appears (`num_bytes` above 0) or goes (below 0), and the operator that did it.
+
+    A storage that goes names the operator that ran last before.
+    """
+
+    phase: Phase
+    storage: int
+    num_bytes: int
+    operator: str
+    part: Part
