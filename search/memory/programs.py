@@ -85,7 +85,7 @@ class Programs:
         if box is None:
             return self._trace(params)
         traced = self._traced[structure, box]
-        if not traced:
+        if not traced and self._kept(structure, box, params) is None:
             traced[point] = self._trace(params)
         if point in traced:
             return traced[point]
@@ -121,11 +121,24 @@ class Programs:
 
     def _program(self, structure: str, box: Box, params: Params) -> EventProgram | NoProgram:
         key = structure, box
+        found = self._kept(structure, box, params)
+        if found is None:
+            found = self._found[key] = self._fitted(self._file(*key, params), key, params)
+        return found
+
+    def _kept(self, structure: str, box: Box, params: Params) -> EventProgram | NoProgram | None:
+        """What an earlier process has found, or this one; None where nobody has."""
+        key = structure, box
         if key not in self._found:
-            corners = [self._params_at(params, point) for point in (box.low, box.high)]
-            file = self._folder / f"{self._digest([structure, str(box)], corners)}.json"
-            self._found[key] = _read(file) or self._fitted(file, key, params)
+            found = _read(self._file(structure, box, params))
+            if found is None:
+                return None
+            self._found[key] = found
         return self._found[key]
+
+    def _file(self, structure: str, box: Box, params: Params) -> Path:
+        corners = [self._params_at(params, point) for point in (box.low, box.high)]
+        return self._folder / f"{self._digest([structure, str(box)], corners)}.json"
 
     def _fitted(self, file: Path, key: tuple[str, Box], params: Params) -> EventProgram | NoProgram:
         traced = self._traced[key]
