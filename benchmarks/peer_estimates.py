@@ -170,7 +170,7 @@ def _step(
     loss.backward()
     del loss
     optimizer.step()
-    optimizer.zero_grad()
+    optimizer.zero_grad(set_to_none=not subject.keeps_gradients)
 
 
 def _without_adapters(subject: Subject) -> torch.nn.Module:

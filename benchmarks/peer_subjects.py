@@ -36,6 +36,7 @@ class Subject:
         sample_shape: one sample without the batch.
         dtype: of the weights.
         compute_dtype: that of autocast, else `dtype`.
+        keeps_gradients: whether they outlive a step, zeroed in place or summed over batches.
         rank: of the adapters, None where all weights train.
         decoder: the configuration of a Llama-like decoder, else None.
     """
@@ -50,6 +51,7 @@ class Subject:
     trains: bool
     optimizer: str
     fused: bool = False
+    keeps_gradients: bool = False
     attention: str = "sdpa"
     checkpointing: bool = False
     rank: int | None = None
@@ -109,6 +111,7 @@ def _of_transformers(setting: Setting) -> Subject:
         compute_dtype=setting.dtype,
         trains=setting.trains,
         optimizer=setting.optimizer.lower(),
+        keeps_gradients=True,
         attention=setting.attention,
         checkpointing=setting.checkpointing,
         rank=adapter.rank if adapter else None,
@@ -153,6 +156,7 @@ def _of_litgpt(name: str, sizes: Sizes, micro_batch: int, length: int) -> Subjec
         trains=True,
         optimizer="adamw",
         fused=True,
+        keeps_gradients=True,
         decoder=config_of(name, sizes).to_dict(),
     )
 

@@ -5,7 +5,8 @@
 INTERPRETER has the tools, in an environment of its own: torch 2.13.0, transformers 4.57.6, peft
 0.21.2, vramcalc 0.1.2, torch-kitsune 0.7.0, vram-check 0.1.1, accelerate 1.15.0, and DeepSpeed
 0.19.8 without its dependencies but for pydantic, einops, hjson, msgpack, ninja and py-cpuinfo.
-MemTracker is torch's own. Every answer is kept in `--answers`: a second run goes on.
+MemTracker is torch's own. Every answer, ours too, is kept in the folder `--answers`, where a second
+run goes on; after a change of the code begin with an empty one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,7 +52,8 @@ _NOTES = {
     "accelerate": "`estimate-memory`, its column for training with Adam. Knows no batch.",
     "DeepSpeed": "ZeRO-2 states on one GPU. Knows neither batch nor precision: 20 B a parameter.",
     "MemTracker": "Two steps on fake tensors of the CPU, since fake CUDA tensors need a GPU. "
-    "Leaves out workspaces, and rounding to blocks.",
+    "There attention with dropout keeps T x T scores. It leaves out workspaces and rounding to "
+    "blocks.",
 }
 
 
@@ -267,8 +270,10 @@ def main() -> None:
         rows = rows_of(options.data, sample=options.sample // len(_SAMPLED), seed=options.seed)
     except InputError as error:
         sys.exit(str(error))
-    options.answers.mkdir(parents=True, exist_ok=True)
-    answers = {name: Answers(options.answers / f"{name}.jsonl") for name in (OURS, *PEERS)}
+    folder = options.answers or Path(tempfile.mkdtemp(prefix="peers-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    print(f"answers are kept in {folder}", file=sys.stderr)
+    answers = {name: Answers(folder / f"{name}.jsonl") for name in (OURS, *PEERS)}
     for name, known in answers.items():
         missing = known.missing(rows)
         if missing:
@@ -301,7 +306,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder of published.json")
     parser.add_argument("--python", default=sys.executable, help="the interpreter with the tools")
-    parser.add_argument("--answers", type=Path, default=Path(".peers"), help="kept answers")
+    parser.add_argument("--answers", type=Path, help="folder of answers; default: a new one")
     parser.add_argument("--output", type=Path, default=_RESULTS / "peers.md")
     parser.add_argument("--sample", type=int, default=20, help="rows of GPUMemNet")
     parser.add_argument("--seed", type=int, default=0)
