@@ -172,8 +172,14 @@ class Predictor:
             for name, value in vars(self._objective).items()
             if isinstance(value, str | int | float)
         }
-        sources = [_source_hash(name) for name in ("search.memory", "search.training", package)]
+        sources = [_own_source_hash(), _source_hash(package)]
         return [torch.__version__, repr(self._machine), *sources, _path(self._objective), plain]
+
+
+def _own_source_hash() -> str:
+    """A hash of the code that predicts and trains, loaded yet or not: a plan serves a sweep."""
+    room = Path(__file__).parent
+    return _hash_of([*room.glob("*.py"), room.parent / "training.py"])
 
 
 def _path(objective: Objective) -> str:
@@ -183,14 +189,17 @@ def _path(objective: Objective) -> str:
 
 def _source_hash(package: str) -> str:
     """A hash of the loaded modules of a package, so that changed code is traced anew."""
-    files = {
-        str(module.__file__)
+    return _hash_of(
+        Path(str(module.__file__))
         for name, module in list(sys.modules.items())
         if (name == package or name.startswith(f"{package}.")) and getattr(module, "__file__", None)
-    }
+    )
+
+
+def _hash_of(files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
-    for file in sorted(files):
-        digest.update(Path(file).read_bytes())
+    for file in sorted(set(files)):
+        digest.update(file.read_bytes())
     return digest.hexdigest()
 
 
