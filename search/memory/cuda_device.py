@@ -38,6 +38,16 @@ def multiprocessors(architecture: Architecture) -> int:
     return _MULTIPROCESSORS.get(architecture, _USUAL_MULTIPROCESSORS)
 
 
+def threads_per_multiprocessor(architecture: Architecture) -> int:
+    """Threads that a streaming multiprocessor runs at once.
+
+    Source: CUDA C++ Programming Guide, technical specifications per compute capability.
+    """
+    return {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536}.get(
+        architecture, 2048
+    )
+
+
 def has_much_shared_memory(architecture: Architecture) -> bool:
     """Whether a block of threads may use more than 160 KiB of shared memory.
 

@@ -1,7 +1,6 @@
 """What CUDA's kernels ask of the allocator beside an operator's results.
 
-Left out, because small or gone before the result is there: buffers of reductions and of cub's
-sorts, both below a few MiB.
+Left out, because small or gone before the result is there: buffers of cub's sorts, below a few MiB.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from search.memory import cuda_attention_scratch as attention
 from search.memory import cuda_recurrent as recurrent
 from search.memory.cuda_convolution import convolution_backward, convolution_forward
 from search.memory.cuda_device import Architecture, multiprocessors
+from search.memory.cuda_reductions import reduction_buffers
 from search.memory.target import Call, Freed, Inside, Returned, Unsure
 
 _aten = torch.ops.aten
@@ -151,6 +151,8 @@ _KERNELS: Mapping[Any, _Kernel] = {
     _aten.native_layer_norm_backward.default: _layer_norm_backward,
     _aten._fused_rms_norm_backward.default: _layer_norm_backward,  # noqa: SLF001
     _aten.native_group_norm_backward.default: _group_norm_backward,
+    _aten.sum.dim_IntList: reduction_buffers,
+    _aten.mean.dim: reduction_buffers,
     _aten._foreach_norm.Scalar: _foreach_norm,  # noqa: SLF001
     _aten.convolution.default: convolution_forward,
     _aten.convolution_backward.default: convolution_backward,
