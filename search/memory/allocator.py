@@ -43,7 +43,7 @@ def simulate(
     settings: AllocatorSettings = _DEFAULTS,
     capacity_bytes: int | None = None,
     total_bytes: int | None = None,
-    segment_order: SegmentOrder = SegmentOrder.UPWARDS,
+    segment_order: SegmentOrder = SegmentOrder.DOWNWARDS,
 ) -> AllocatorStatistics:
     """The statistics after a stream of events, which ends at the first that finds no memory.
 
@@ -85,7 +85,7 @@ class CachingAllocator:
         *,
         capacity_bytes: int | None = None,
         total_bytes: int | None = None,
-        segment_order: SegmentOrder = SegmentOrder.UPWARDS,
+        segment_order: SegmentOrder = SegmentOrder.DOWNWARDS,
     ) -> None:
         """An allocator that has reserved nothing.
 
@@ -96,7 +96,7 @@ class CachingAllocator:
             total_bytes: the device's whole memory, of which `per_process_memory_fraction` may be
                 reserved; `capacity_bytes` where not given.
             segment_order: where the driver puts new segments; it decides which of equally large
-                free blocks is taken.
+                free blocks is taken. Expandable segments are few, and always go upwards.
         """
         if total_bytes is None:
             total_bytes = UNBOUNDED_BYTES if capacity_bytes is None else capacity_bytes
@@ -109,7 +109,8 @@ class CachingAllocator:
         )
         self._rounds_to_divisions = max(settings.roundup_power2_divisions) > 1
         self._memory = DeviceMemory(
-            UNBOUNDED_BYTES if capacity_bytes is None else capacity_bytes, segment_order
+            UNBOUNDED_BYTES if capacity_bytes is None else capacity_bytes,
+            SegmentOrder.UPWARDS if settings.expandable_segments else segment_order,
         )
         self._expandable: ExpandableSegments | None = None
         if settings.expandable_segments:

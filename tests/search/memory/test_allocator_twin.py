@@ -39,7 +39,7 @@ class Range:
 class Naive:
     """Ranges sorted by segment and place in it; the numbers are counted anew for each answer."""
 
-    def __init__(self, settings, capacity, total, order=SegmentOrder.UPWARDS):
+    def __init__(self, settings, capacity, total, order=SegmentOrder.DOWNWARDS):
         self.settings = settings
         self.capacity = HUGE if capacity is None else capacity
         self.total = total or self.capacity
@@ -48,7 +48,8 @@ class Naive:
         self.max_split = settings.max_split_bytes or HUGE
         self.ranges = []
         self.num_segments = 0
-        self.step = 1 if order is SegmentOrder.UPWARDS else -1
+        upwards = order is SegmentOrder.UPWARDS or settings.expandable_segments
+        self.step = 1 if upwards else -1
         self.searches = {True: 0, False: 0}
         self.retries = 0
         self.peaks = dict.fromkeys(self.now(), 0)
@@ -301,7 +302,7 @@ STREAMS = st.lists(SIZES | st.integers(-20, 0), min_size=15, max_size=70)
 """Above 0: allocate so many bytes. Below: free a live block, counted from the last. 0: empty."""
 
 
-def agree(stream, settings, capacity=None, total=None, order=SegmentOrder.UPWARDS):
+def agree(stream, settings, capacity=None, total=None, order=SegmentOrder.DOWNWARDS):
     ours = CachingAllocator(
         settings, capacity_bytes=capacity, total_bytes=total, segment_order=order
     )
