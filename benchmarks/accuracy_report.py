@@ -44,7 +44,12 @@ _MECHANISM = """\
 
 - Which of equally large free blocks the allocator takes hangs on their addresses, which the driver
   chooses. A Transformer's prediction may so lie one block of the size of its embedding too high or
-  too low: both orders of addresses are run, and the interval carries the difference.
+  too low. New segments below earlier ones are expected; both orders are run, and the interval
+  carries the difference.
+- The gradient of a bias is a sum over all rows, whose partial sums take up to 108 MiB on an A100
+  (`search/memory/cuda_reductions.py`); without them Transformers with blocks of 4 MiB and more
+  were predicted 30 to 150 MiB too low.
+- The mask of a dropout is there before its result; the other way round was up to a block off.
 - One context stands for all processes. What differs between them is the kernels they load."""
 
 

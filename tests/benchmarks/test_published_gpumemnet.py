@@ -87,6 +87,7 @@ def test_what_does_not_fit_beside_the_context_is_said_with_its_need(left, fits):
     ("row", "reason"),
     [
         ({**MLP, "total_parameters": 80}, "the model built has 79 parameters, the row says 80"),
+        ({**MLP, "use_batch_norm": True, "batch": 65}, "gone between two readings"),
         ({**MLP, "activation": "sine"}, "'sine' is not known"),
         ({**MLP, "architecture": "ring"}, "'ring' is not known"),
         ({**TRANSFORMER, "heads": 3}, "no multiple of 3 heads"),
