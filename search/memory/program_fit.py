@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,7 +42,8 @@ _MORE_PLACES = ((0.7, 0.3, 0.6), (0.2, 0.8, 0.8))
 class NoProgram:
     """Every point of this structure must be traced; `reason` says why.
 
-    `is_divisible` where events differ between points: smaller boxes may each have a program.
+    `is_divisible` where events differ between points, or sizes follow no one formula: smaller
+    boxes may each have a program.
     """
 
     reason: str
@@ -71,7 +72,7 @@ def fit_program(trace_at: Callable[[Point], Trace], box: Box) -> EventProgram | 
             found = _program(traces, box)
             if isinstance(found, EventProgram) and (found.work or not traces[point].work):
                 break
-    return found
+    return found if isinstance(found, EventProgram) else replace(found, is_divisible=True)
 
 
 def _points(box: Box, places: Sequence[tuple[float, ...]]) -> list[Point]:
