@@ -6,8 +6,6 @@ there before the first look. Left out: kernels that no small transformer runs.
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 
 import torch
@@ -15,6 +13,7 @@ import torch
 from search.errors import MachineError
 from search.memory.contexts import MeasuredContext, measured_context, record_context
 from search.memory.device import cuda_context_bytes, device_here
+from search.memory.elsewhere import measured_by
 from search.memory.nvml import gpu_with
 from search.memory.process import prepare_process
 
@@ -51,18 +50,7 @@ def measure_context() -> MeasuredContext:
 
 
 def _measured_elsewhere(uuid: str) -> int:
-    paths = os.pathsep.join(path for path in sys.path if path)
-    done = subprocess.run(  # noqa: S603 - our own module
-        [sys.executable, "-W", "ignore", "-m", __name__, uuid],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        msg = f"measuring the context of the GPU failed:\n{done.stderr.strip()}"
-        raise MachineError(msg)
-    return int(done.stdout.split()[-1])
+    return measured_by(__name__, uuid, what="the context of the GPU")
 
 
 def measured_here(uuid: str) -> int:

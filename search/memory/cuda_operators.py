@@ -52,7 +52,7 @@ def _never(*_: Any) -> None:
     Source: torch's `aten/src/ATen/native/layer_norm.cpp`, rms_norm_symint.
     """
     msg = "only fake tensors can be traced for a GPU"
-    raise NotImplementedError(msg)
+    raise RuntimeError(msg)
 
 
 def _dropout(x: Tensor, p: float, train: bool) -> Tensor:  # noqa: FBT001 - the operator's own form

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import os
 import platform
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from search.errors import MachineError
 from search.memory.budget import enforce_budget, is_out_of_memory
 from search.memory.device import Device, cuda_context_bytes, device_here
+from search.memory.elsewhere import measured_by
 from search.memory.files import cache_folder, read_json, write_json
 from search.memory.process import (
     LEAK_TOLERANCE_BYTES,
@@ -152,7 +149,11 @@ def _sampled_maximum() -> Iterator[Callable[[], int]]:
 
 
 _MEASURING_CODE = (
+    "composed.py",
     "device.py",
+    "elsewhere.py",
+    "events.py",
+    "memo.py",
     "measurement.py",
     "process.py",
     "recorder.py",
@@ -195,19 +196,7 @@ def _machine_key(device: Device) -> str:
 
 
 def _measured_elsewhere() -> int:
-    command = [sys.executable, "-W", "ignore", "-m", __name__]
-    paths = os.pathsep.join(path for path in sys.path if path)
-    done = subprocess.run(  # noqa: S603 - our own module
-        command,
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        msg = f"measuring this machine's memory overhead failed:\n{done.stderr.strip()}"
-        raise MachineError(msg)
-    return int(done.stdout.split()[-1])
+    return measured_by(__name__, what="this machine's memory overhead")
 
 
 def _measured_here() -> int:
