@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from search.memory.formulas import Formula
+
 
 class Phase(StrEnum):
     """What a run is doing. The optimizer's state appears in step 1, the steady peak in step 2."""
@@ -33,7 +35,8 @@ class Part(StrEnum):
 class Event:
     """A storage that appears (`num_bytes` above 0) or goes (below 0), and the operator that did it.
 
-    A storage that goes names the operator that ran last before.
+    A storage that goes names the operator that ran last before. One whose size follows no
+    polynomial has a `formula`, and may be empty: `Trace.all_events` alone has such events.
     """
 
     phase: Phase
@@ -41,3 +44,18 @@ class Event:
     num_bytes: int
     operator: str
     part: Part
+    formula: Formula | None = None
+
+
+class Appearances:
+    """Tells of events, given in order, which appear: a storage that is seen again goes."""
+
+    def __init__(self) -> None:
+        """Has seen nothing yet."""
+        self._seen: set[int] = set()
+
+    def __call__(self, event: Event) -> bool:
+        """Whether its storage was not seen before; an empty block shows in no other way."""
+        before = len(self._seen)
+        self._seen.add(event.storage)
+        return len(self._seen) > before

@@ -16,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from search.memory.composed import gradients_summed_in_place, is_asked_by_the_engine
-from search.memory.events import Event, Part, Phase
+from search.memory.events import Appearances, Event, Part, Phase
+from search.memory.formulas import Formula
 from search.memory.memo import Memo
 from search.memory.scattering import scattered_in_place
 from search.memory.target import Call, Freed, Inside, Returned, Target
@@ -155,22 +156,25 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if isinstance(step, Returned):
                 self._book(results[step.place], in_backward=call.in_backward)
             elif isinstance(step, Freed):
-                for block in step.blocks:
+                for block in filter(_is_stated, step.blocks):
                     index = next(i for i, (_, kept) in enumerate(going) if kept is block)
-                    self._add(going.pop(index)[0], -block.num_bytes)
-            else:
+                    self._end(*going.pop(index))
+            elif _is_stated(step):
                 number = self._begin(step)
                 going += [] if step.stays else [(number, step)]
         for result in results:
             self._book(result, in_backward=call.in_backward)
         for number, block in going:
-            self._add(number, -block.num_bytes)
+            self._end(number, block)
 
     def _begin(self, block: Inside) -> int:
         number = len(self._parts)
         self._parts[number] = Part.WORKSPACE if block.stays else Part.TEMPORARIES
-        self._add(number, block.num_bytes)
+        self._add(number, block.num_bytes, block.formula)
         return number
+
+    def _end(self, number: int, block: Inside) -> None:
+        self._add(number, -block.num_bytes, block.formula)
 
     def _on_death(self, key: int, number: int, num_bytes: int) -> Callable[[object], None]:
         def died(_: object) -> None:
@@ -181,7 +185,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         return died
 
-    def _add(self, number: int, num_bytes: int) -> None:
+    def _add(self, number: int, num_bytes: int, formula: Formula | None = None) -> None:
         self._events.append(
             Event(
                 phase=self.phase,
@@ -189,6 +193,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 num_bytes=num_bytes,
                 operator=self._operator,
                 part=Part.TEMPORARIES,
+                formula=formula,
             )
         )
 
@@ -249,14 +254,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         final = (replace(event, part=self._parts[event.storage]) for event in self._events)
         ordered: list[Event] = []
-        for goes, group in itertools.groupby(final, key=lambda event: event.num_bytes < 0):
+        for appears, group in itertools.groupby(final, key=Appearances()):
             members = list(group)
-            ordered += sorted(members, key=lambda event: event.storage) if goes else members
+            ordered += members if appears else sorted(members, key=lambda event: event.storage)
         return gradients_summed_in_place(ordered, self._sums)
 
 
 def _key(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - the storage's identity, view or not
+
+
+def _is_stated(block: Inside) -> bool:
+    """Whether it is there: at this size, or at others of the same structure."""
+    return block.num_bytes > 0 or block.formula is not None
 
 
 @functools.cache

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from search.memory.formulas import Formula, Rule
 from search.memory.scratch import scratch_bytes
 
 
@@ -17,10 +18,18 @@ class Inside(NamedTuple):
     """A block an operator asks for beside its results.
 
     It goes with the operator's end; one that `stays` is kept for good, as a library's workspace is.
+    Where a size follows no polynomial it has a `formula`: see `sized`.
     """
 
     num_bytes: int
     stays: bool = False
+    formula: Formula | None = None
+
+
+def sized(rule: Rule, *numbers: int) -> Inside:
+    """A block whose size is a rule of whole numbers; stated also where it is 0 for these."""
+    formula = Formula(rule.__name__, numbers)
+    return Inside(formula.num_bytes(), formula=formula)
 
 
 class Freed(NamedTuple):

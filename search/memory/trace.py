@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import itertools
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -45,10 +45,12 @@ class Trace:
 
     `parts` say what those bytes were for, `alive_at_peak` in pieces of which sizes; the sum of
     each is `peak_bytes`. `work` is that of the last step, None where it was not counted. `unsure`
-    is how far the peak may lie beside it, where a library keeps its needs to itself.
+    is how far the peak may lie beside it, where a library keeps its needs to itself. `all_events`
+    hold those of blocks too that are empty at this size.
     """
 
     events: tuple[Event, ...]
+    all_events: tuple[Event, ...]
     peak_bytes: int
     peak_phase: Phase
     peak_bytes_by_phase: Mapping[Phase, int]
@@ -75,7 +77,7 @@ def trace(
     def run(recorder: Recorder) -> TrainingRun:
         return _run(objective, params, recorder, tally, device=target.device, num_steps=num_steps)
 
-    traced = trace_of(record(run, target))
+    traced = trace_of(_record_all(run, target))
     return replace(traced, work=_work(tally, params), unsure=target.uncertain_bytes)
 
 
@@ -94,6 +96,14 @@ def record(run: Callable[[Recorder], object], target: Target) -> list[Event]:
 
     What it returns is kept alive to the end of the recording. It may set the recorder's `phase`.
     """
+    return _without_empty(_record_all(run, target))
+
+
+def _without_empty(events: Iterable[Event]) -> list[Event]:
+    return [event for event in events if event.num_bytes]
+
+
+def _record_all(run: Callable[[Recorder], object], target: Target) -> list[Event]:
     copies = mock.patch.object(FakeTensor, "__deepcopy__", _deep_copy, create=True)
     with _undisturbed(), copies, bias_added_in_place(), target.installed():
         fake = FakeTensorMode(allow_non_fake_inputs=True)
@@ -202,8 +212,9 @@ def _held_out_batches(objective: Objective, params: Params, recorder: Recorder) 
         del batch
 
 
-def trace_of(events: list[Event]) -> Trace:
+def trace_of(all_events: list[Event]) -> Trace:
     """The trace that consists of these events."""
+    events = _without_empty(all_events)
     alive_bytes, peak_bytes, peak_index = 0, 0, -1
     by_phase = dict.fromkeys(Phase, 0)
     for index, event in enumerate(events):
@@ -214,6 +225,7 @@ def trace_of(events: list[Event]) -> Trace:
     alive = _alive_after(events[: peak_index + 1])
     return Trace(
         events=tuple(events),
+        all_events=tuple(all_events),
         peak_bytes=peak_bytes,
         peak_phase=events[peak_index].phase,
         peak_bytes_by_phase=by_phase,
