@@ -89,11 +89,19 @@ def open_corpus(corpus: str, *, held_out_tokens: int) -> Corpus:
 
 
 def _standard_library(held_out_tokens: int) -> Corpus:
-    root = Path(sysconfig.get_path("stdlib"))
+    root, python = _library(), {"python": platform.python_version()}
+    return _split_by_file(PYTHON_STDLIB, root, library_sources(), held_out_tokens, python)
+
+
+def library_sources() -> dict[str, bytes]:
+    """The sources of Python's own library by relative path, what `python-stdlib` consists of."""
+    root = _library()
     names = [name for name in _file_names(root, skip=_is_not_library) if name.endswith(".py")]
-    texts = {name: (root / name).read_bytes() for name in names}
-    python = {"python": platform.python_version()}
-    return _split_by_file(PYTHON_STDLIB, root, texts, held_out_tokens, python)
+    return {name: (root / name).read_bytes() for name in names}
+
+
+def _library() -> Path:
+    return Path(sysconfig.get_path("stdlib"))
 
 
 def _is_not_library(name: str) -> bool:
