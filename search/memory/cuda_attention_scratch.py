@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from search.memory.cuda_device import Architecture, has_much_shared_memory, multiprocessors
-from search.memory.target import Call, Freed, Inside, Returned, Unsure
+from search.memory.formulas import rule
+from search.memory.target import Call, Freed, Inside, Returned, Unsure, sized
 
 _UNLIMITED = 65_536
 
@@ -71,15 +72,20 @@ def flash_backward(call: Call, architecture: Architecture) -> Iterator[Inside | 
     for tensor in (grad, out):
         yield from _contiguous_copy(tensor.transpose(1, 2))
     yield from map(Returned, range(3))
-    rounded = _rounded(length, 128)
-    yield Inside(batch * heads * rounded * 4)
+    yield sized(bytes_in_blocks_of_128, 4, batch * heads, length)
     parts = 1
     if torch.are_deterministic_algorithms_enabled():
         parts = math.ceil(multiprocessors(architecture) / (batch * heads))
-    yield Inside(parts * batch * rounded * heads * _rounded(width, 32) * 4)
+    yield sized(bytes_in_blocks_of_128, parts * _rounded(width, 32) * 4, batch * heads, length)
     if key.shape[1] != heads:
         for _ in ("keys", "values"):
             yield Inside(batch * key.shape[2] * heads * width * query.itemsize)
+
+
+@rule
+def bytes_in_blocks_of_128(itemsize: int, rows: int, length: int) -> int:
+    """Rows whose length is rounded up."""
+    return itemsize * rows * _rounded(length, 128)
 
 
 def efficient_forward(call: Call, _: Architecture) -> Iterator[Inside]:
@@ -107,9 +113,9 @@ def efficient_backward(
     yield from _contiguous_copy(grad.transpose(1, 2))
     yield from map(Returned, range(len(call.result)))
     yield from _dots(out, kernel)
-    num_bytes = kernel.workspace_bytes(query, key, value)
-    if num_bytes:
-        yield Inside(num_bytes)
+    batch, heads, length, width = query.shape
+    shape = batch * heads, length, key.shape[2], width, value.shape[-1]
+    yield sized(bytes_of_efficient_backward, *kernel, *shape)
 
 
 def _dots(out: Tensor, kernel: _Backward) -> Iterator[Inside | Freed]:
@@ -148,20 +154,31 @@ class _Backward(NamedTuple):
         """Source: `mem_eff_attention/kernel_backward.h`, kKernelComputesDelta."""
         return self.is_half and (self.keeps_sums or self.capability != 70)
 
-    def workspace_bytes(self, query: Tensor, key: Tensor, value: Tensor) -> int:
-        """Source: the same file, Params::workspace_size and the lengths it adds up."""
-        batch, heads, length, width = query.shape
-        num_floats = 0
-        if self.is_half and not self.keeps_sums:
-            splits = max(1, min(math.ceil(key.shape[2] / self.keys), 200 // (batch * heads)))
-            if self.capability < 70:
-                splits = 1
-            for size in (width, value.shape[-1]):
-                num_floats += splits * self.keys * _rounded(size, self.queries)
-        if self.is_half or self.capability >= 70:
-            blocks = math.ceil(length / self.queries) * math.ceil(width / self.keys)
-            num_floats += blocks * (4 + self.queries * self.keys)
-        return batch * heads * _rounded(num_floats, 4) * 4
+
+@rule
+def bytes_of_efficient_backward(*numbers: int) -> int:
+    """Sums in fp32 of gradients that do not stay in registers.
+
+    Args:
+        numbers: the kernel's own, then heads of all samples, queries, keys, and the width of a key
+            and of a value.
+
+    Source: the same file, Params::workspace_size and the lengths it adds up.
+    """
+    queries, keys, widest, is_half, capability, *shape = numbers
+    kernel = _Backward(queries, keys, widest, bool(is_half), capability)
+    rows, length, num_keys, width, value_width = shape
+    num_floats = 0
+    if kernel.is_half and not kernel.keeps_sums:
+        splits = max(1, min(math.ceil(num_keys / kernel.keys), 200 // rows))
+        if kernel.capability < 70:
+            splits = 1
+        for size in (width, value_width):
+            num_floats += splits * kernel.keys * _rounded(size, kernel.queries)
+    if kernel.is_half or kernel.capability >= 70:
+        blocks = math.ceil(length / kernel.queries) * math.ceil(width / kernel.keys)
+        num_floats += blocks * (4 + kernel.queries * kernel.keys)
+    return rows * _rounded(num_floats, 4) * 4
 
 
 def _backward_kernel(

@@ -10,6 +10,7 @@ gpu_reduce_kernel; the functions named below are its), and for the order of dime
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -17,7 +18,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 from search.memory.cuda_device import Architecture, multiprocessors, threads_per_multiprocessor
-from search.memory.target import Call, Inside
+from search.memory.formulas import rule
+from search.memory.target import Call, Inside, sized
 
 _MAX_THREADS = 512
 _WARP = 32
@@ -39,14 +41,44 @@ def reduction_buffers(call: Call, architecture: Architecture) -> Iterator[Inside
     reduced, kept = _split(tensor, chosen)
     if not tensor.numel() or not reduced or not kept or reduced[0].stride < kept[0].stride:
         return
-    reduced, kept = _in_32_bits(reduced, kept, tensor.itemsize)
+    plain = itertools.chain(*reduced, *kept)
+    numbers = (*architecture, tensor.itemsize, int(tensor.storage_offset()), len(reduced), *plain)
+    yield sized(bytes_of_partial_sums, *numbers)
+    yield sized(bytes_of_reduction_counters, *numbers)
+
+
+@rule
+def bytes_of_partial_sums(*numbers: int) -> int:
+    """What the blocks of threads leave behind, in fp32 at least; see `_config` for the numbers."""
+    itemsize, num_columns, config = _config(*numbers)
+    width = config.block_width * config.vector
+    return max(4, itemsize) * num_columns * config.parts_per_column * width * config.is_shared
+
+
+@rule
+def bytes_of_reduction_counters(*numbers: int) -> int:
+    """One number for each block of threads in a row."""
+    return 4 * _config(*numbers)[2].num_blocks * _config(*numbers)[2].is_shared
+
+
+def _config(
+    major: int, minor: int, itemsize: int, offset: int, num_reduced: int, *plain: int
+) -> tuple[int, int, _Config]:
+    """The bytes of a number, the columns, and how threads share the work.
+
+    Args:
+        major: of the architecture.
+        minor: the same.
+        itemsize: bytes of a number.
+        offset: of the tensor in its storage, in numbers.
+        num_reduced: how many dimensions are summed up.
+        plain: sizes and strides of these, then of those kept, in turn.
+    """
+    dimensions = [_Dimension(*pair) for pair in zip(plain[::2], plain[1::2], strict=True)]
+    reduced, kept = _in_32_bits(dimensions[:num_reduced], dimensions[num_reduced:], itemsize)
     num_rows, num_columns = (math.prod(one.size for one in some) for some in (reduced, kept))
-    config = _Config(num_rows, num_columns, _vector(tensor, reduced, kept), architecture)
-    num_parts = config.parts_per_column
-    if num_parts > 1:
-        width = config.block_width * config.vector
-        yield Inside(max(4, tensor.itemsize) * num_columns * num_parts * width)
-        yield Inside(4 * config.num_blocks)
+    vector = _vector(offset, reduced, kept)
+    return itemsize, num_columns, _Config(num_rows, num_columns, vector, (major, minor))
 
 
 class _Config:
@@ -71,6 +103,11 @@ class _Config:
         if values >= _MAX_VALUES and self.num_blocks <= target:
             enough = min(math.ceil(target / self.num_blocks), math.ceil(values / _MIN_VALUES))
             self.parts_per_column = max(enough, math.ceil(values / _MAX_VALUES))
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several blocks sum up one column, and so need memory in between."""
+        return self.parts_per_column > 1
 
 
 def _split(
@@ -121,12 +158,12 @@ def _in_32_bits(
     return sides[0], sides[1]
 
 
-def _vector(tensor: Tensor, reduced: Sequence[_Dimension], kept: Sequence[_Dimension]) -> int:
+def _vector(offset: int, reduced: Sequence[_Dimension], kept: Sequence[_Dimension]) -> int:
     """Numbers that a thread reads at once. Source: get_output_vec_size."""
     if kept[0].stride != 1:
         return 1
     others = [one.stride for one in (*reduced, *kept[1:])]
-    return math.gcd(4, int(tensor.storage_offset()), kept[0].size, *others)
+    return math.gcd(4, offset, kept[0].size, *others)
 
 
 def _power_of_2(number: int) -> int:

@@ -16,10 +16,11 @@ from search.memory import cuda_recurrent as recurrent
 from search.memory.cuda_convolution import convolution_backward, convolution_forward
 from search.memory.cuda_device import Architecture, multiprocessors
 from search.memory.cuda_reductions import reduction_buffers
-from search.memory.target import Call, Freed, Inside, Returned, Unsure
+from search.memory.formulas import rule
+from search.memory.target import Call, Freed, Inside, Returned, Unsure, sized
 
 _aten = torch.ops.aten
-_ROWS_PER_SUM = 8  # at least: the kernel takes 10, see _embedding_backward
+_ROWS_PER_SUM = 10
 _FEW_INDICES = 3072
 _NORM_CHUNK = 65_536
 _TALL = 64 * 1024
@@ -52,30 +53,47 @@ def _safe_softmax(call: Call, _: Architecture) -> Iterator[Inside]:
 
 
 def _embedding_backward(call: Call, _: Architecture) -> Iterator[Inside | Freed | Returned]:
-    """The sorted indices, and sums of at most ten rows each, in fp32.
-
-    A tenth of the indices is counted as an eighth, a polynomial of a batch of any even shape.
+    """The sorted indices, and sums of at most ten rows each, in fp32; nothing for few indices.
 
     Source: torch's `aten/src/ATen/native/cuda/Embedding.cu`, embedding_dense_backward_cuda, and
     `EmbeddingBackwardKernel.cu`, embedding_backward_cuda_kernel.
     """
     grad, indices, num_weights, _padding, by_frequency = call.args
-    count, width = indices.numel(), grad.shape[-1]
-    if count <= _FEW_INDICES and not by_frequency:
-        return
-    whole, segments = count * indices.itemsize, min(count, num_weights)
+    least = 0 if by_frequency else _FEW_INDICES + 1
+    numbers = indices.itemsize, indices.numel(), least
     for _sorted in ("indices", "their order"):
-        yield Inside(whole)
-    sorting = Inside(whole), Inside(2 * whole)  # 0, 1, 2..., and room for both to be sorted
+        yield sized(bytes_of_many_indices, *numbers)
+    sorting = [sized(bytes_of_many_indices, *numbers)]  # 0, 1, 2...
+    sorting += [sized(bytes_of_many_indices, 2 * indices.itemsize, *numbers[1:])]  # both sorted
     yield from sorting
-    yield Freed(sorting)
+    yield Freed(tuple(sorting))
     if by_frequency:
-        yield Inside(whole)
+        yield sized(bytes_of_many_indices, *numbers)
     yield Returned(0)
-    partial = count // _ROWS_PER_SUM + segments
-    for length in (segments, segments, segments, partial):
-        yield Inside(length * indices.itemsize)
-    yield Inside(partial * width * max(4, grad.itemsize))
+    for _start in ("of segments", "of their sums", "how many sums"):
+        yield sized(bytes_of_segments, *numbers, num_weights)
+    yield sized(bytes_of_sums, *numbers, num_weights)
+    widest = grad.shape[-1] * max(4, grad.itemsize)
+    yield sized(bytes_of_sums, widest, *numbers[1:], num_weights)
+
+
+@rule
+def bytes_of_many_indices(itemsize: int, count: int, least: int) -> int:
+    """One number for each index; nothing below `least` indices."""
+    return itemsize * count if count >= least else 0
+
+
+@rule
+def bytes_of_segments(itemsize: int, count: int, least: int, num_weights: int) -> int:
+    """One number for each weight that may be there."""
+    return itemsize * min(count, num_weights) if count >= least else 0
+
+
+@rule
+def bytes_of_sums(itemsize: int, count: int, least: int, num_weights: int) -> int:
+    """One number, or row, for each sum: ten of the indices, or fewer at the end of each weight."""
+    sums = count // _ROWS_PER_SUM + min(count, num_weights)
+    return itemsize * sums if count >= least else 0
 
 
 def _dropout(_call: Call, _: Architecture) -> Iterator[Returned]:
@@ -110,11 +128,19 @@ def _layer_norm_backward(call: Call, architecture: Architecture) -> Iterator[Ins
         yield Inside(grad.numel() * grad.itemsize)
     columns = math.prod(shape)
     rows = x.numel() // max(1, columns)
-    if rows > _TALL and columns // 32 < multiprocessors(architecture) // 2:
-        blocks = min(_TALL // 2 // math.ceil(columns / 32), math.ceil(rows / 32))
-        for gradient in call.result[1:]:
-            if gradient is not None:
-                yield Inside(blocks * columns * gradient.itemsize)
+    for gradient in call.result[1:]:
+        if gradient is not None:
+            numbers = gradient.itemsize, rows, columns, multiprocessors(architecture)
+            yield sized(bytes_of_norm_sums, *numbers)
+
+
+@rule
+def bytes_of_norm_sums(itemsize: int, rows: int, columns: int, processors: int) -> int:
+    """Partial sums of a column by each block of threads, where rows are many and short."""
+    if rows <= _TALL or columns // 32 >= processors // 2:
+        return 0
+    blocks = min(_TALL // 2 // math.ceil(columns / 32), math.ceil(rows / 32))
+    return blocks * columns * itemsize
 
 
 def _group_norm_backward(call: Call, _: Architecture) -> Iterator[Inside]:

@@ -28,6 +28,11 @@ class Formula(NamedTuple):
         return _RULES[self.rule](*self.numbers)
 
 
+def is_known(name: str) -> bool:
+    """Whether this version has a rule of that name."""
+    return name in _RULES
+
+
 def rule(function: Rule) -> Rule:
     """Makes a function of whole numbers known by its name, also in later processes."""
     if _RULES.setdefault(function.__name__, function) is not function:

@@ -68,9 +68,9 @@ def sparsest(
         solutions = (
             _solution(at, values, chosen) for chosen in itertools.combinations(terms, count)
         )
-        found = [solution for solution in solutions if solution is not None]
+        found = dict.fromkeys(solution for solution in solutions if solution is not None)
         if found:
-            return found
+            return list(found)
     return []
 
 
@@ -108,14 +108,16 @@ def undominated(polynomials: Integers, low: Sequence[int], high: Sequence[int]) 
     their difference then is nowhere negative.
 
     Args:
-        polynomials: coefficients, (num_polynomials, num_terms).
+        polynomials: coefficients, (num_polynomials, num_terms); any columns after the terms count
+            quantities that are nowhere negative.
         low: the box's low corner, one value a variable.
         high: its high corner.
 
     Source: Farouki 2012, "The Bernstein polynomial basis: a centennial retrospective", section 4.
     """
     distinct = np.unique(polynomials, axis=0)
-    return distinct[maximal(_bernstein(distinct, low, high))]
+    terms, others = distinct[:, : len(EXPONENTS)], distinct[:, len(EXPONENTS) :]
+    return distinct[maximal(np.hstack([_bernstein(terms, low, high), others]))]
 
 
 def maximal(rows: Integers) -> list[int]:

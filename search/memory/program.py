@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from search.memory.formulas import Formula, is_known
 from search.memory.polynomials import (
     EXPONENTS,
     Coefficients,
@@ -75,8 +76,22 @@ def _on(column: Integers, axis: range) -> bool:
     return bool((inside & ((column - axis[0]) % axis.step == 0)).all())
 
 
+class Ruled(NamedTuple):
+    """A size that a rule gives, see `search.memory.formulas`, from numbers that are polynomials."""
+
+    rule: str
+    numbers: tuple[Coefficients, ...]
+
+    def at(self, point_monomials: Integers) -> Formula:
+        """The formula where the terms have these values, (num_terms,)."""
+        return Formula(self.rule, tuple((np.array(self.numbers) @ point_monomials).tolist()))
+
+
 class Step(NamedTuple):
-    """An event whose size is a polynomial: `sizes[size]` bytes appear, or go if not `appears`."""
+    """An event: so many bytes appear, or go if not `appears`.
+
+    `size` is a place in `EventProgram.sizes`, or after its end in `EventProgram.ruled`.
+    """
 
     phase: Phase
     storage: int
@@ -88,7 +103,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventProgram:
-    """The events of a structure in order, each size a polynomial of the point.
+    """The events of a structure in order, each size a polynomial of the point, or ruled by such.
 
     Sizes are exact, to the byte, as far as the traces that made it tell: inside `box` alone.
     `work` is None where what a step computes and moves is no such polynomial.
@@ -97,7 +112,11 @@ class EventProgram:
     box: Box
     sizes: tuple[Coefficients, ...]
     steps: tuple[Step, ...]
+    ruled: tuple[Ruled, ...] = ()
     work: WorkProgram | None = None
+    _known: dict[int, list[int]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
     _peaks: Mapping[Phase, Integers] = field(init=False, repr=False, compare=False)
     _peak: Integers = field(init=False, repr=False, compare=False)
 
@@ -115,12 +134,18 @@ class EventProgram:
         object.__setattr__(self, "_peak", undominated(together, self.box.low, self.box.high))
 
     def _alive(self) -> Integers:
-        """What is alive after each event, as polynomials, (num_events, num_terms)."""
-        return self._counts() @ np.array(self.sizes, dtype=np.int64)
+        """What is alive after each event, (num_events, num_terms + num_ruled).
+
+        As polynomials, and how many blocks of each ruled size.
+        """
+        counts, num_sizes = self._counts(), len(self.sizes)
+        polynomials = counts[:, :num_sizes] @ _matrix(self.sizes)
+        return np.hstack([polynomials, counts[:, num_sizes:]])
 
     def _counts(self) -> Integers:
         """How many blocks of each size are alive after each event, (num_events, num_sizes)."""
-        changes = np.zeros((len(self.steps), len(self.sizes)), dtype=np.int64)
+        num_sizes = len(self.sizes) + len(self.ruled)
+        changes = np.zeros((len(self.steps), num_sizes), dtype=np.int64)
         for row, step in zip(changes, self.steps, strict=True):
             row[step.size] = 1 if step.appears else -1
         return np.cumsum(changes, axis=0)
@@ -157,9 +182,11 @@ class EventProgram:
         self._check(points)
         counts = np.unique(self._counts(), axis=0)
         counts = counts[maximal(counts)].astype(np.float64)
-        sizes = np.array(self.sizes, dtype=np.int64)
+        sizes = _matrix(self.sizes)
         return _largest_of(
-            counts @ (-(sizes @ monomials(chunk) // -unit_bytes)) * unit_bytes
+            counts
+            @ -(np.vstack([sizes @ monomials(chunk), self._ruled_bytes(chunk)]) // -unit_bytes)
+            * unit_bytes
             for chunk in _chunks(points)
         )
 
@@ -170,16 +197,35 @@ class EventProgram:
 
     def _largest(self, sums: Integers, points: Integers) -> Integers:
         self._check(points)
-        terms = np.flatnonzero(sums.any(axis=0))
-        kind = np.float64 if self._most_bytes(sums) < _EXACT_BYTES else np.int64
-        chosen = sums[:, terms].astype(kind)
+        terms = np.flatnonzero(sums[:, : len(EXPONENTS)].any(axis=0))
+        chosen = np.hstack([sums[:, terms], sums[:, len(EXPONENTS) :]])
         return _largest_of(
-            chosen @ monomials(chunk, terms).astype(kind) for chunk in _chunks(points)
+            _product(chosen, np.vstack([monomials(chunk, terms), self._ruled_bytes(chunk)]))
+            for chunk in _chunks(points)
         )
 
-    def _most_bytes(self, sums: Integers) -> int:
-        """No sum of some of the terms, of either sign, is larger anywhere in the box."""
-        return int((np.abs(sums) @ monomials(np.array([self.box.high]))).max())
+    def _ruled_bytes(self, points: Integers) -> Integers:
+        """The ruled sizes at points inside the box, (num_ruled, num_points).
+
+        Each point is worked out once: a box holds few beside how many configurations are judged.
+        """
+        if not self.ruled:
+            return np.zeros((0, len(points)), dtype=np.int64)
+        places = np.ravel_multi_index(
+            [
+                (column - axis.start) // axis.step
+                for column, axis in zip(points.T, self.box.axes, strict=True)
+            ],
+            [len(axis) for axis in self.box.axes],
+        )
+        distinct, first, index = np.unique(places, return_index=True, return_inverse=True)
+        at = monomials(points[first]).T
+        for place, row in zip(distinct.tolist(), at, strict=True):
+            if place not in self._known:
+                self._known[place] = [each.at(row).num_bytes() for each in self.ruled]
+        return np.array([self._known[place] for place in distinct.tolist()], dtype=np.int64)[
+            index
+        ].T
 
     def trace_at(self, point: Point) -> Trace:
         """What `search.memory.trace.trace` would record at a point.
@@ -188,7 +234,10 @@ class EventProgram:
             ValueError: when the point lies outside the box.
         """
         self._check(np.array([point]))
-        sizes = (np.array(self.sizes) @ monomials(np.array([point]))[:, 0]).tolist()
+        at = monomials(np.array([point]))[:, 0]
+        formulas = [each.at(at) for each in self.ruled]
+        sizes = [*(_matrix(self.sizes) @ at).tolist(), *(each.num_bytes() for each in formulas)]
+        ruled = [*([None] * len(self.sizes)), *formulas]
         traced = trace_of(
             [
                 Event(
@@ -197,6 +246,7 @@ class EventProgram:
                     num_bytes=sizes[step.size] if step.appears else -sizes[step.size],
                     operator=step.operator,
                     part=step.part,
+                    formula=ruled[step.size],
                 )
                 for step in self.steps
             ]
@@ -211,6 +261,9 @@ class EventProgram:
             "box": [[axis.start, axis.stop, axis.step] for axis in self.box.axes],
             "exponents": [list(row) for row in EXPONENTS],
             "sizes": [list(size) for size in self.sizes],
+            "ruled": [
+                [each.rule, [list(number) for number in each.numbers]] for each in self.ruled
+            ],
             "operators": names,
             "steps": [[*step[:4], number[step.operator], step.part] for step in self.steps],
             "work": self.work and self.work.to_json(),
@@ -227,15 +280,32 @@ class EventProgram:
             msg = "the terms of this program are not those of today"
             raise ValueError(msg)
         names = record["operators"]
+        ruled = [Ruled(name, tuple(map(tuple, numbers))) for name, numbers in record["ruled"]]
+        if not all(is_known(each.rule) for each in ruled):
+            msg = "a rule of this program is none of today"
+            raise ValueError(msg)
         return cls(
             box=Box(**dict(zip(Box.__dataclass_fields__, _ranges(record["box"]), strict=True))),
             sizes=tuple(map(tuple, record["sizes"])),
+            ruled=tuple(ruled),
             steps=tuple(
                 Step(Phase(phase), storage, appears, size, names[operator], Part(part))
                 for phase, storage, appears, size, operator, part in record["steps"]
             ),
             work=record["work"] and WorkProgram.from_json(record["work"]),
         )
+
+
+def _matrix(sizes: Iterable[Coefficients]) -> Integers:
+    """One row a size, (num_sizes, num_terms)."""
+    return np.array([*sizes], dtype=np.int64).reshape(-1, len(EXPONENTS))
+
+
+def _product(sums: Integers, values: Integers) -> npt.NDArray[Any]:
+    """Their product, by BLAS where every whole number in it is exact."""
+    largest = np.abs(sums) @ values.max(axis=1, initial=0)
+    kind = np.float64 if largest.max(initial=0) < _EXACT_BYTES else np.int64
+    return sums.astype(kind) @ values.astype(kind)
 
 
 def _ranges(record: list[list[int]]) -> list[range]:

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from search.errors import SearchError
+from search.memory.events import Appearances, Event
 from search.memory.polynomials import Coefficients, sparsest
-from search.memory.program import Box, EventProgram, Point, Step
+from search.memory.program import Box, EventProgram, Point, Ruled, Step
 from search.memory.trace import Trace
 from search.memory.work_program import WorkProgram, fit_work
 from search.objective import Split
@@ -112,56 +113,93 @@ def _difference(traces: dict[Point, Trace]) -> str:
 
 
 def _sequence(traced: Trace) -> Iterator[tuple[object, ...]]:
-    for event in traced.events:
+    appears = Appearances()
+    for event in traced.all_events:
         yield (
             event.phase.value,
             event.storage,
-            event.num_bytes > 0,
+            appears(event),
             event.operator,
             event.part.value,
+            event.formula and (event.formula.rule, len(event.formula.numbers)),
         )
 
 
 def _program(traces: dict[Point, Trace], box: Box) -> EventProgram | NoProgram:
-    points = np.array(list(traces))
-    columns = list(zip(*(_sizes(traced) for traced in traces.values()), strict=True))
-    sizes: dict[tuple[int, ...], Coefficients] = {}
-    for values in dict.fromkeys(columns):
-        found = sparsest(
-            points,
-            values,
-            axes=[len(axis) for axis in box.axes],
-            max_terms=min(_MAX_TERMS, len(points) - 2),
-        )
-        if len(found) != 1:
-            many = "more than one polynomial" if found else "no polynomial"
-            return NoProgram(reason=f"{many} gives {values} bytes at {tuple(traces)}")
-        sizes[values] = found[0]
-    number = {values: index for index, values in enumerate(sizes)}
-    events = next(iter(traces.values())).events
+    fit = _Fit(list(traces), box)
+    events = next(iter(traces.values())).all_events
+    same = list(zip(*(traced.all_events for traced in traces.values()), strict=True))
+    try:
+        keys = [fit.size(each) for each in same]
+    except _NoPolynomialError as error:
+        return NoProgram(reason=str(error))
+    ruled = {size: None for size in keys if isinstance(size, Ruled)}
+    plain = {size: None for size in keys if not isinstance(size, Ruled)}
+    number = {size: index for index, size in enumerate([*plain, *ruled])}
+    appears = Appearances()
     steps = (
         Step(
             event.phase,
             event.storage,
-            event.num_bytes > 0,
-            number[values],
+            appears(event),
+            number[size],
             event.operator,
             event.part,
         )
-        for event, values in zip(events, columns, strict=True)
+        for event, size in zip(events, keys, strict=True)
     )
     return EventProgram(
-        box=box, sizes=tuple(sizes.values()), steps=tuple(steps), work=_work(traces, box)
+        box=box,
+        sizes=tuple(plain),
+        ruled=tuple(ruled),
+        steps=tuple(steps),
+        work=_work(traces, box),
     )
+
+
+class _NoPolynomialError(Exception):
+    """Raised where some numbers follow no polynomial, or several."""
+
+
+class _Fit:
+    """The polynomials of one program; each is looked for once."""
+
+    def __init__(self, points: list[Point], box: Box) -> None:
+        self._points = points
+        self._axes = [len(axis) for axis in box.axes]
+        self._found: dict[tuple[int, ...], Coefficients] = {}
+
+    def size(self, events: Sequence[Event]) -> Coefficients | Ruled:
+        """That of one event, given at each point.
+
+        Raises:
+            _NoPolynomialError: when there is none.
+        """
+        formulas = [event.formula for event in events]
+        if formulas[0] is None:
+            return self._polynomial(tuple(abs(event.num_bytes) for event in events))
+        columns = zip(*(formula.numbers for formula in formulas if formula), strict=True)
+        return Ruled(formulas[0].rule, tuple(map(self._polynomial, columns)))
+
+    def _polynomial(self, values: tuple[int, ...]) -> Coefficients:
+        if values not in self._found:
+            found = sparsest(
+                np.array(self._points),
+                values,
+                axes=self._axes,
+                max_terms=min(_MAX_TERMS, len(self._points) - 2),
+            )
+            if len(found) != 1:
+                many = "more than one polynomial" if found else "no polynomial"
+                msg = f"{many} gives {values} at {tuple(self._points)}"
+                raise _NoPolynomialError(msg)
+            self._found[values] = found[0]
+        return self._found[values]
 
 
 def _work(traces: dict[Point, Trace], box: Box) -> WorkProgram | None:
     works = [traced.work for traced in traces.values() if traced.work]
     return fit_work(list(traces), works, axes=[len(axis) for axis in box.axes]) if works else None
-
-
-def _sizes(traced: Trace) -> Sequence[int]:
-    return [abs(event.num_bytes) for event in traced.events]
 
 
 def regimes(points: Sequence[Point]) -> tuple[Box, ...]:
