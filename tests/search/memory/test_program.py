@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from objectives.language_model import LanguageModel
+from search.memory.cuda import Cuda
 from search.memory.program import Box, EventProgram, Point
 from search.memory.program_fit import fit_program
 from search.memory.sample import Sample
@@ -50,7 +51,10 @@ _CASES = {
     "two micro-batches": (_BOX, 2, {**_SMALL, "precision": "16-mixed"}),
     "many micro-batches": (_WAITING, 3, {**_SMALL, "precision": "bf16-true", "dropout": 0.1}),
     "no length": (Box(micro_batch_sizes=range(8, 4097, 8)), 1, {}),
+    "on a GPU": (_BOX, 1, {**_SMALL, "precision": "bf16-mixed", "dropout": 0.1}),
 }
+_GROWING = sorted(_CASES.keys() - {"on a GPU"})
+"""Where more never needs less; kernels of a GPU share work in other ways from some sizes on."""
 
 
 @functools.cache
@@ -71,6 +75,7 @@ def _direct(case, point):
             * (num_micro_batches + max(0, point.num_waiting - 1)),
             "sequence_length": point.length,
         },
+        target=Cuda(architecture=(8, 0)) if case == "on a GPU" else None,
     )
 
 
@@ -119,13 +124,31 @@ class TestEquals:
         program = _program(case)
         assert EventProgram.from_json(json.loads(json.dumps(program.to_json()))) == program
 
-    def test_nothing_smaller_for_a_larger_point(self, case):
-        box, program = _CASES[case][0], _program(case)
-        points = _some(box)
-        for column, axis in enumerate(box.axes):
-            larger = points.copy()
-            larger[:, column] = np.minimum(points[:, column] + axis.step, axis[-1])
-            assert (program.peak_bytes(larger) >= program.peak_bytes(points)).all()
+
+@pytest.mark.parametrize("case", _GROWING)
+def test_nothing_smaller_for_a_larger_point(case):
+    box, program = _CASES[case][0], _program(case)
+    points = _some(box)
+    for column, axis in enumerate(box.axes):
+        larger = points.copy()
+        larger[:, column] = np.minimum(points[:, column] + axis.step, axis[-1])
+        assert (program.peak_bytes(larger) >= program.peak_bytes(points)).all()
+
+
+class TestRuled:
+    def test_thresholds_lie_inside_the_box(self):
+        # An embedding sorts from 3,073 indices on, and the sums of a bias are shared by blocks of
+        # threads where rows are many: below, such blocks are empty, above, they are not.
+        program = _program("on a GPU")
+        small, large = (program.trace_at(Point(size, 512)) for size in (2, 64))
+        assert len(small.all_events) == len(large.all_events) == len(program.steps)
+        assert len(small.events) < len(large.events)
+
+    def test_a_rule_that_is_none_of_today_is_not_read(self):
+        record = _program("on a GPU").to_json()
+        renamed = [["of_yesterday", numbers] for _, numbers in record["ruled"]]
+        with pytest.raises(ValueError, match="rule"):
+            EventProgram.from_json({**record, "ruled": renamed})
 
 
 def _rounded_peak(events):
