@@ -16,6 +16,10 @@ class InputError(SearchError):
     """A file, an option or a value that cannot be used as it is."""
 
 
+class UnpredictableError(InputError):
+    """A model whose memory would be predicted wrongly: it is trained only where no gate stands."""
+
+
 class MachineError(SearchError):
     """The machine, a server or a disk does not offer what is needed."""
 

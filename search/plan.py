@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from search.errors import MachineError
+from search.errors import MachineError, UnpredictableError
 from search.memory.feasibility import DoesNotFit, Verdict
 from search.memory.mend import Mend
 from search.memory.speed import Speed
@@ -89,10 +89,14 @@ def _mend_to_json(mend: Mend) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpredicted:
-    """One structure of the space whose memory cannot be predicted, and why. It would be trained."""
+    """One structure of the space whose memory cannot be predicted, and why.
+
+    It would be trained; one that `is_refused` only where the gate is off.
+    """
 
     point: Mapping[str, ParamValue]
     reason: str
+    is_refused: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for `--json`."""
@@ -153,6 +157,9 @@ def plan(
             points.append(_planned(structure, verdict, mend, speed))
         except MachineError:
             raise
+        except UnpredictableError as error:
+            refused = Unpredicted(point=structure, reason=str(error), is_refused=True)
+            unpredicted.append(refused)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - to judge runs the user's own model
             unpredicted.append(Unpredicted(point=structure, reason=_in_a_line(error)))
         on_point(num_done, len(structures))

@@ -12,7 +12,7 @@ from search.units import GIB, MIB, format_bytes, heading, shown
 if TYPE_CHECKING:
     from search.comparison import Compared, Comparison
     from search.memory.speed import Speed
-    from search.plan import Plan, PlannedPoint
+    from search.plan import Plan, PlannedPoint, Unpredicted
 
 _GAP = "  "
 _WIDTH = 6
@@ -127,16 +127,26 @@ def plan_summary(plan: Plan) -> str:
 
 def plan_faults(plan: Plan) -> str:
     """What could not be predicted, or not quickly, and why: a line a reason; empty without any."""
+    lines = _unpredicted(each for each in plan.unpredicted if not each.is_refused)
+    lines += (f"traced point by point: {reason}" for reason in plan.point_by_point)
+    return "\n".join(lines)
+
+
+def plan_refusals(plan: Plan) -> str:
+    """What would be predicted wrongly, and why: a line a reason; empty without any."""
+    return "\n".join(_unpredicted(each for each in plan.unpredicted if each.is_refused))
+
+
+def _unpredicted(found: Iterable[Unpredicted]) -> list[str]:
     by_reason: dict[str, list[str]] = {}
-    for each in plan.unpredicted:
+    for each in found:
         point = " ".join(f"{name} {shown(value)}," for name, value in each.point.items())
         by_reason.setdefault(each.reason, []).append(point.rstrip(","))
     lines = []
     for reason, points in by_reason.items():
         others = f" and {len(points) - 1} more" if len(points) > 1 else ""
         lines.append(f"cannot be predicted at {points[0]}{others}: {reason}")
-    lines += (f"traced point by point: {reason}" for reason in plan.point_by_point)
-    return "\n".join(lines)
+    return lines
 
 
 def explained_speeds(num_measured: int) -> str:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from search.memory.compiled import compiled_code_refused, refuse_compiled_parts
 from search.memory.composed import bias_added_in_place
 from search.memory.events import Event, Part, Phase
 from search.memory.host_data import HostData
@@ -95,6 +96,9 @@ def record(run: Callable[[Recorder], object], target: Target) -> list[Event]:
     """The events of any code on fake tensors, which moves its tensors to `target.device`.
 
     What it returns is kept alive to the end of the recording. It may set the recorder's `phase`.
+
+    Raises:
+        UnpredictableError: when it calls code that torch compiles.
     """
     return _without_empty(_record_all(run, target))
 
@@ -108,7 +112,7 @@ def _record_all(run: Callable[[Recorder], object], target: Target) -> list[Event
     with _undisturbed(), copies, bias_added_in_place(), target.installed():
         fake = FakeTensorMode(allow_non_fake_inputs=True)
         recorder = Recorder(fake, target)
-        with fake, recorder, HostData():
+        with fake, recorder, HostData(), compiled_code_refused():
             kept = run(recorder)
             events = recorder.events()
             del kept
@@ -143,6 +147,7 @@ def _run(
         batches=_training_batches(objective, params, recorder),
         held_out=_held_out_batches(objective, params, recorder),
     )
+    refuse_compiled_parts(run.model)
     recorder.watch(run)
     phases = (Phase.STEP_1, Phase.STEP_2)[:num_steps]
     for phase in phases:

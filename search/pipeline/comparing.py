@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from search.errors import InputError
-from search.pipeline.running import planned, ratios_of
+from search.pipeline.running import planned, ratios_of, refuse_unpredictable
 from search.pipeline.screen import print_json, say, show_table
 from search.pipeline.staging import prepare_comparison
 
@@ -57,6 +57,8 @@ def _compared(
     stages = prepare_comparison(path, device_names)
     priced = _priced([stage.device for stage in stages], prices)
     entrants = [_entrant(stage, priced.get(stage.device.name)) for stage in stages]
+    for stage, entrant in zip(stages, entrants, strict=True):
+        refuse_unpredictable(stage, entrant.plan)
     faults = dict.fromkeys(plan_faults(entrant.plan) for entrant in entrants)
     return compare_devices(entrants), "\n".join(filter(None, faults))
 

@@ -56,6 +56,7 @@ def plan(path: Path, *, device_name: str | None = None, as_json: bool) -> None:
             stage = prepare_plan(path, device_name=device_name)
             found = _planned_in_full(stage, ratios_of(stage))
         print_json(found.to_json())
+        refuse_unpredictable(stage, found)
         return
     stage = prepare_plan(path, device_name=device_name)
     ratios = ratios_of(stage)
@@ -68,6 +69,7 @@ def plan(path: Path, *, device_name: str | None = None, as_json: bool) -> None:
     say(stage.margins.explain())
     if any(point.speed for point in found.points):
         say(explained_speeds(len(ratios)))
+    refuse_unpredictable(stage, found)
 
 
 def _described(device: Device) -> str:
@@ -88,6 +90,21 @@ def _say_summary(found: Plan) -> None:
     say(plan_summary(found))
     if faults := plan_faults(found):
         say(faults)
+
+
+def refuse_unpredictable(stage: Stage, found: Plan) -> None:
+    """Says what would be predicted wrongly, where the gate is off and it is trained all the same.
+
+    Raises:
+        InputError: where the gate is on.
+    """
+    from search.plan_screens import plan_refusals
+
+    refusals = plan_refusals(found)
+    if refusals and stage.loaded.sweep.memory.gate:
+        raise InputError(refusals)
+    if refusals:
+        say(refusals)
 
 
 def planned(
@@ -148,4 +165,6 @@ def predict_ahead(stage: Stage) -> None:
     from search.plan import can_be_predicted_ahead
 
     if can_be_predicted_ahead(stage.loaded.sweep.space):
-        _say_summary(planned(stage))
+        found = planned(stage)
+        _say_summary(found)
+        refuse_unpredictable(stage, found)

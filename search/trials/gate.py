@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from search.errors import MachineError, SweepStoppedError
+from search.errors import MachineError, SweepStoppedError, UnpredictableError
 from search.memory.feasibility import DoesNotFit, Fits, Verdict
 from search.results import Outcome, Params, ParamValue, Trial
 from search.trials import domains
@@ -137,12 +137,18 @@ class Gate:
         raise SweepStoppedError(msg)
 
     def _verdict(self, params: Params) -> Verdict | _Unjudged:
-        """Whether it fits. What cannot be judged is launched: its own failure says why."""
+        """Whether it fits. What cannot be judged is launched: its own failure says why.
+
+        Raises:
+            UnpredictableError: when the gate is on, for what would be judged wrongly.
+        """
         try:
             return self._fits(params)
         except MachineError:
             raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - to judge runs the user's own model
+        except (Exception, SystemExit) as error:  # to judge runs the user's own model
+            if isinstance(error, UnpredictableError) and self._sweep.memory.gate:
+                raise
             self._tell_once(f"memory could not be predicted: {error!r}")
             return _Unjudged(params=params)
 

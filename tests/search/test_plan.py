@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.errors import MachineError
+from search.errors import MachineError, UnpredictableError
 from search.memory.feasibility import DoesNotFit, Fits
 from search.memory.mend import Keeps, Mend
 from search.plan import MAX_POINTS, plan, structure_points
@@ -79,6 +79,19 @@ def test_what_cannot_be_predicted_is_told_beside_the_rest():
     )
     assert second.reason.startswith("SystemExit: 3 (test_plan.py, line ")
     assert [row["point"]["batch_size"] for row in found.to_json()["unpredicted"]] == [101, 200]
+
+
+def test_what_would_be_predicted_wrongly_is_told_apart():
+    def fits(params):
+        if params["batch_size"] == 2:
+            msg = "the model is compiled"
+            raise UnpredictableError(msg)
+        return judged(params)
+
+    found = planned(Space({"batch_size": Choices((1, 2))}), fits)
+    assert [point.point["batch_size"] for point in found.points] == [1]
+    (refused,) = found.unpredicted
+    assert (refused.reason, refused.is_refused) == ("the model is compiled", True)
 
 
 def test_a_machine_that_cannot_measure_ends_the_plan():

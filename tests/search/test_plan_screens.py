@@ -12,6 +12,7 @@ from search.plan_screens import (
     comparison_table,
     explained_speeds,
     plan_faults,
+    plan_refusals,
     plan_table,
     speed_range,
 )
@@ -34,6 +35,20 @@ def test_what_cannot_be_predicted_is_a_line_a_reason():
         "cannot be predicted at width 4, how a and 1 more: ValueError: no",
         "cannot be predicted at width 8, how a: KeyError: 'b'",
     ]
+
+
+def test_what_would_be_predicted_wrongly_is_no_fault_but_a_refusal():
+    plan = Plan(
+        points=(),
+        unpredicted=(
+            Unpredicted(point={"width": 4}, reason="ValueError: no"),
+            Unpredicted(point={"width": 8}, reason="the model is compiled", is_refused=True),
+        ),
+        budget_bytes=1000,
+        complete=True,
+    )
+    assert plan_faults(plan) == "cannot be predicted at width 4: ValueError: no"
+    assert plan_refusals(plan) == "cannot be predicted at width 8: the model is compiled"
 
 
 def test_why_structures_were_traced_point_by_point_is_said():

@@ -2,7 +2,7 @@ import pytest
 from optuna.trial import TrialState
 from tiny_sweep import BUDGET_BYTES, fits_up_to, predicted, tiny_sweep, trial
 
-from search.errors import SweepStoppedError
+from search.errors import SweepStoppedError, UnpredictableError
 from search.memory.feasibility import judge
 from search.results import Outcome
 from search.trials import domains
@@ -66,6 +66,22 @@ def test_what_does_not_fit_is_refused_once_and_told_as_pruned_with_its_constrain
     assert [refusal.trial.number for refusal in refusals] == list(range(len(refusals)))
     finished = [each for each in gate._study.trials if each.state is not TrialState.FAIL]
     assert {tuple(each.constraints) for each in finished} == {(MEMORY, DIVERGENCE)}
+
+
+def _compiled(_params):
+    msg = "the model is compiled"
+    raise UnpredictableError(msg)
+
+
+def test_what_would_be_predicted_wrongly_is_not_launched():
+    with pytest.raises(UnpredictableError):
+        gate_of(tiny_sweep(space=WIDE), fits=_compiled).next()
+
+
+def test_without_the_gate_it_is_launched_without_a_prediction(caplog):
+    sweep = tiny_sweep(space=WIDE, memory={"gate": False, "budget": BUDGET_BYTES})
+    assert gate_of(sweep, fits=_compiled).next().predicted is None
+    assert "the model is compiled" in caplog.text
 
 
 def test_without_the_gate_everything_is_launched_with_its_prediction():
