@@ -6,8 +6,9 @@ see `search.memory.program_fit`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -25,6 +26,8 @@ from search.memory.polynomials import (
 from search.memory.trace import Event, Part, Phase, Trace, trace_of
 from search.memory.work_program import WorkProgram
 
+_NAMED: Mapping[str, Callable[[str], Any]] = {"phase": Phase, "operator": str, "part": Part}
+"""What is written down once of each step's values, and how it is read."""
 _CHUNK = 1 << 15
 """Points judged at a time: a few megabytes of intermediate results."""
 _EXACT_BYTES = 2**53
@@ -101,7 +104,7 @@ class Step(NamedTuple):
     part: Part
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class EventProgram:
     """The events of a structure in order, each size a polynomial of the point, or ruled by such.
 
@@ -114,24 +117,28 @@ class EventProgram:
     steps: tuple[Step, ...]
     ruled: tuple[Ruled, ...] = ()
     work: WorkProgram | None = None
-    _known: dict[int, list[int]] = field(
-        init=False, repr=False, compare=False, default_factory=dict
-    )
-    _peaks: Mapping[Phase, Integers] = field(init=False, repr=False, compare=False)
-    _peak: Integers = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        """Finds the sums that may be the largest of their phase, and of all."""
+    @cached_property
+    def _peaks(self) -> Mapping[Phase, Integers]:
+        """The sums that may be the largest of their phase."""
         sums = self._alive()
         phases = np.array([step.phase.value for step in self.steps])
-        peaks = {
+        return {
             phase: undominated(sums[phases == phase.value], self.box.low, self.box.high)
             for phase in Phase
             if (phases == phase.value).any()
         }
-        object.__setattr__(self, "_peaks", peaks)
-        together = np.concatenate(list(peaks.values()))
-        object.__setattr__(self, "_peak", undominated(together, self.box.low, self.box.high))
+
+    @cached_property
+    def _peak(self) -> Integers:
+        """The sums that may be the largest of all."""
+        together = np.concatenate(list(self._peaks.values()))
+        return undominated(together, self.box.low, self.box.high)
+
+    @cached_property
+    def _known(self) -> dict[int, list[int]]:
+        """The ruled sizes where they were asked for, by the place of the point in the box."""
+        return {}
 
     def _alive(self) -> Integers:
         """What is alive after each event, (num_events, num_terms + num_ruled).
@@ -255,8 +262,11 @@ class EventProgram:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values that `from_json` reads back to an equal program."""
-        names = sorted({step.operator for step in self.steps})
-        number = {name: index for index, name in enumerate(names)}
+        columns = dict(zip(Step._fields, zip(*self.steps, strict=True), strict=True))
+        named = {name: list(dict.fromkeys(columns[name])) for name in _NAMED}
+        for name, values in named.items():
+            place = {value: index for index, value in enumerate(values)}
+            columns[name] = tuple(place[value] for value in columns[name])
         return {
             "box": [[axis.start, axis.stop, axis.step] for axis in self.box.axes],
             "exponents": [list(row) for row in EXPONENTS],
@@ -264,8 +274,8 @@ class EventProgram:
             "ruled": [
                 [each.rule, [list(number) for number in each.numbers]] for each in self.ruled
             ],
-            "operators": names,
-            "steps": [[*step[:4], number[step.operator], step.part] for step in self.steps],
+            "named": named,
+            "steps": {name: list(column) for name, column in columns.items()},
             "work": self.work and self.work.to_json(),
         }
 
@@ -279,7 +289,10 @@ class EventProgram:
         if record["exponents"] != [list(row) for row in EXPONENTS]:
             msg = "the terms of this program are not those of today"
             raise ValueError(msg)
-        names = record["operators"]
+        columns = dict(record["steps"])
+        for name, kind in _NAMED.items():
+            values = [kind(value) for value in record["named"][name]]
+            columns[name] = [values[place] for place in columns[name]]
         ruled = [Ruled(name, tuple(map(tuple, numbers))) for name, numbers in record["ruled"]]
         if not all(is_known(each.rule) for each in ruled):
             msg = "a rule of this program is none of today"
@@ -289,8 +302,7 @@ class EventProgram:
             sizes=tuple(map(tuple, record["sizes"])),
             ruled=tuple(ruled),
             steps=tuple(
-                Step(Phase(phase), storage, appears, size, names[operator], Part(part))
-                for phase, storage, appears, size, operator, part in record["steps"]
+                Step(*row) for row in zip(*(columns[name] for name in Step._fields), strict=True)
             ),
             work=record["work"] and WorkProgram.from_json(record["work"]),
         )
