@@ -7,6 +7,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -28,12 +29,17 @@ class Split(StrEnum):
     HELD_OUT = "held_out"
 
 
+MEMORY_NEUTRAL: Mapping[str, bool] = {"memory_neutral": True}
+"""`metadata` of those fields of an objective's `parameters` that change no tensor's size."""
+
+
 class Objective(Protocol):
     """Something to train, built from the `data:` section of a sweep file as keyword arguments.
 
     `parameters` is a frozen dataclass whose fields are the dimensions this objective understands,
     with their types and defaults; its `__post_init__` raises ValueError on values that do not go
-    together. `provenance` names what it trains on, a hash among it, for the record.
+    together. A field with `MEMORY_NEUTRAL` as its metadata changes no tensor's size.
+    `provenance` names what it trains on, a hash among it, for the record.
     A batch maps names to tensors whose first dimension counts samples.
     """
 
@@ -74,6 +80,13 @@ class Objective(Protocol):
     def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
         """A value for each of `metrics`, of a model in evaluation mode, from held-out batches."""
         ...
+
+
+def memory_neutral(objective: Objective | type[Objective]) -> frozenset[str]:
+    """The dimensions of an objective that it says change no tensor's size."""
+    return frozenset(
+        field.name for field in fields(objective.parameters) if field.metadata.get("memory_neutral")
+    )
 
 
 def load_objective(path: str) -> type[Objective]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -119,12 +119,15 @@ MEMORY_SWITCHES = frozenset({"weight_decay", "momentum", "clip_norm"})
 """Change which tensors there are when they turn 0, and nothing otherwise."""
 
 
-def memory_key(params: Params) -> dict[str, ParamValue]:
-    """What decides the memory of a configuration: two with equal keys need the same."""
+def memory_key(params: Params, neutral: Collection[str] = ()) -> dict[str, ParamValue]:
+    """What decides the memory of a configuration: two with equal keys need the same.
+
+    `neutral` are dimensions of the objective that change no tensor's size.
+    """
     return {
         name: bool(value) if name in MEMORY_SWITCHES else value
         for name, value in params.items()
-        if name not in MEMORY_NEUTRAL
+        if name not in MEMORY_NEUTRAL and name not in neutral
     }
 
 

@@ -22,7 +22,7 @@ from search.memory.programs import Programs
 from search.memory.speed import Rates, Speed, estimated_speed
 from search.memory.trace import trace
 from search.memory.work import Work
-from search.objective import Split
+from search.objective import Split, memory_neutral
 from search.results import Params, PredictedMemory
 from search.training import TrainingParams, memory_key, micro_batch_size
 
@@ -139,7 +139,8 @@ class Predictor:
         return predicted
 
     def _key(self, params: Params) -> str:
-        decides = {**memory_key(params), "micro_batch_size": micro_batch_size(params)}
+        decides = memory_key(params, memory_neutral(self._objective))
+        decides["micro_batch_size"] = micro_batch_size(params)
         return self._digest(decides, [params])
 
     def _digest(self, content: Any, configurations: Iterable[Params]) -> str:

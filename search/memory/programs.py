@@ -23,9 +23,10 @@ from search.memory.program_fit import (
     length_dimension,
     regimes,
 )
-from search.memory.target import CERTAIN, Target
+from search.memory.target import Target
 from search.memory.trace import MAX_MICRO_BATCHES, Trace, trace
 from search.memory.work import Work
+from search.objective import memory_neutral
 from search.training import TrainingParams, memory_key, micro_batch_size
 
 if TYPE_CHECKING:
@@ -148,8 +149,6 @@ class Programs:
                 traced[point] = self._trace(self._params_at(params, point))
             return traced[point]
 
-        if any(each.unsure != CERTAIN for each in traced.values()):
-            return NoProgram(reason="a library's workspaces are known from a trace alone")
         found = fit_program(trace_at, key[1])
         with suppress(OSError):  # where nothing can be kept, it is found again
             kept = found.to_json() if isinstance(found, EventProgram) else asdict(found)
@@ -185,7 +184,8 @@ class Programs:
     def _structure(self, params: Params) -> str:
         """All that decides the memory but the sizes a program is for."""
         sizes = {"batch_size", "micro_batch_size", self.length}
-        kept = {name: value for name, value in memory_key(params).items() if name not in sizes}
+        decides = memory_key(params, memory_neutral(self._objective))
+        kept = {name: value for name, value in decides.items() if name not in sizes}
         kept["micro_batches"] = min(_num_micro_batches(params), MAX_MICRO_BATCHES + 1)
         return json.dumps(kept, sort_keys=True, default=str)
 

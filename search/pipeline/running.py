@@ -118,7 +118,7 @@ def planned(
 
     with console.status("predicting") as status:
         found = plan_space(
-            stage.loaded.sweep.space,
+            stage.loaded.memory_space,
             params_of=stage.loaded.params_of,
             fits=stage.fits,
             budget_bytes=stage.slots.budget_bytes,
@@ -164,7 +164,7 @@ def predict_ahead(stage: Stage) -> None:
     """Predicts a small space before its sweep starts: later that would disturb measured speeds."""
     from search.plan import can_be_predicted_ahead
 
-    if can_be_predicted_ahead(stage.loaded.sweep.space):
+    if can_be_predicted_ahead(stage.loaded.memory_space):
         found = planned(stage)
         _say_summary(found)
         refuse_unpredictable(stage, found)

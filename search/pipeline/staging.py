@@ -150,7 +150,7 @@ def _stage(
     from search.plan import structure_points
 
     rescue = _rescue(loaded)
-    structures, _ = structure_points(loaded.sweep.space)
+    structures, _ = structure_points(loaded.memory_space)
     margins = Margins(device, risk=loaded.sweep.memory.risk)
     predict = (
         predict.with_margins(margins)

@@ -13,7 +13,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
 from search.errors import Fault, FileFaultsError, InputError
-from search.objective import Objective, load_objective
+from search.objective import Objective, load_objective, memory_neutral
 from search.results import Params, ParamValue
 from search.sweep import checks
 from search.sweep.combinations import (
@@ -31,6 +31,7 @@ from search.sweep.dimensions import (
     training_group,
 )
 from search.sweep.document import read_document
+from search.sweep.space import Space
 from search.sweep.sweep import Sweep
 from search.sweep.values import dimension_faults, name_faults, typed_section
 from search.sweep.words import structural_faults
@@ -49,6 +50,13 @@ class LoadedSweep:
     def params_of(self, point: Mapping[str, ParamValue]) -> Params:
         """Every dimension of the trial at a point of the space, searched, fixed or left alone."""
         return self.sweep.params_of(point, default_params(self.objective))
+
+    @property
+    def memory_space(self) -> Space:
+        """The space without the dimensions that the objective says change no tensor's size."""
+        neutral = memory_neutral(self.objective)
+        kept = {name: each for name, each in self.sweep.space.items() if name not in neutral}
+        return Space.model_construct(kept)  # which may be empty
 
 
 def read_sweep(path: Path, *, capacity_bytes: int | Callable[[], int]) -> LoadedSweep:

@@ -463,6 +463,9 @@ class TestMemoryKey:
         params = {**SMALL, "momentum": 0.9, "seed": 0}
         assert memory_key({**params, **change}) == memory_key(params)
 
+    def test_forgets_what_the_objective_says_changes_none(self):
+        assert memory_key({**SMALL, "rotation": 5.0}, {"rotation"}) == memory_key(SMALL)
+
     @pytest.mark.parametrize("change", [{"momentum": 0.0}, {"batch_size": 4}, {"width": 8}])
     def test_keeps_what_does(self, change):
         params = {**SMALL, "momentum": 0.9}

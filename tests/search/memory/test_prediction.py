@@ -1,14 +1,21 @@
 import json
+from dataclasses import dataclass, field
 
 import pytest
 
 from search.memory import prediction
 from search.memory.machine import OVERHEAD, CpuMemory
 from search.memory.prediction import Predictor, predict
-from search.memory.sample import Sample
+from search.memory.sample import Sample, SampleParams
 from search.memory.trace import trace
+from search.objective import MEMORY_NEUTRAL
 
 PARAMS = {"batch_size": 4, "learning_rate": 1e-3}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurningParams(SampleParams):
+    turn: float = field(default=0.0, metadata=MEMORY_NEUTRAL)
 
 
 class CountingSample(Sample):
@@ -47,6 +54,14 @@ class TestCache:
         assert predicts({**PARAMS, "learning_rate": 0.5, "seed": 9}) == first
         assert predicts({**PARAMS, "micro_batch_size": "equal"}) == first
         assert predicts({**PARAMS, "micro_batch_size": 4}) == first
+        assert CountingSample.num_models == 1
+
+    def test_nor_is_what_the_objective_says_changes_none(self, tmp_path):
+        sample = CountingSample()
+        sample.parameters = TurningParams
+        space = [{**PARAMS, "turn": index / 10} for index in range(8)]
+        predicts = Predictor(sample, CpuMemory(overhead_bytes=0), tmp_path, space)
+        assert len({predicts(params).expected_bytes for params in space}) == 1
         assert CountingSample.num_models == 1
 
     def test_outlives_the_process(self, tmp_path):

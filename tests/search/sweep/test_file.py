@@ -1,13 +1,14 @@
 # ruff: noqa: ISC004 - in a list of messages each spans as many lines as it needs
 import os
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, dataclass, field, replace
+from types import SimpleNamespace
 
 import jsonschema
 import pytest
 
 from objectives.language_model import LanguageModel
 from search.errors import FileFaultsError, InputError
-from search.objective import load_objective
+from search.objective import MEMORY_NEUTRAL, load_objective
 from search.sweep.document import read_document
 from search.sweep.file import parse_sweep, read_sweep, sweep_schema
 from search.sweep.space import Choices, FloatRange, IntRange
@@ -52,6 +53,19 @@ def test_numbers_take_the_type_that_their_dimension_declares(load):
     assert repr(loaded.sweep.space["momentum"]) == repr(Choices((0.0, 0.9)))
     assert loaded.sweep.space["precision"] == Choices(("32-true", "bf16-mixed"))
     assert repr(loaded.sweep.fixed) == "{'clip_norm': 1.0, 'sequence_length': 100}"
+
+
+def test_what_changes_no_tensor_is_left_out_where_memory_is_asked_for(load):
+    @dataclass(frozen=True)
+    class Noisy:
+        width: int = 8
+        dropout: float = field(default=0.0, metadata=MEMORY_NEUTRAL)
+
+    objective = SimpleNamespace(parameters=Noisy)
+    loaded = replace(load(space="{width: [8, 16], dropout: [0, 0.5]}"), objective=objective)
+    assert list(loaded.memory_space) == ["width"]
+    loaded = replace(load(space="{dropout: [0, 0.5]}"), objective=objective)
+    assert list(loaded.memory_space) == []
 
 
 def test_a_trial_has_every_dimension_as_a_plain_value(load):
@@ -601,8 +615,8 @@ def test_every_field_of_the_schema_is_described():
     schema = sweep_schema()
     models = [schema, *(each for each in schema["$defs"].values() if "properties" in each)]
     for model in models:
-        for name, field in model["properties"].items():
-            assert field.get("description"), name
+        for name, each in model["properties"].items():
+            assert each.get("description"), name
 
 
 def test_the_schema_takes_what_the_reader_takes(text):
