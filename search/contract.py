@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from search.errors import InputError
-from search.objective import Split
+from search.objective import Split, usual_batch
 from search.training import TrainingParams, TrainingRun
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def _broken_promises(objective: Objective, params: Params) -> Iterator[str]:
     )
     for split in Split:
         yield from _broken_batches(objective, params, split, num_tokens)
+    yield from _broken_usual_batch(objective, params)
     yield from _broken_fairness(objective, params)
     yield from _broken_training(objective, params, num_tokens)
 
@@ -70,6 +71,20 @@ def _broken_batches(
         yield (
             f"batch(params, {split!s}): must be typed and shaped as the largest of the data, "
             f"{_described(first)}, found {_described([largest])}"
+        )
+
+
+def _broken_usual_batch(objective: Objective, params: Params) -> Iterator[str]:
+    usual = usual_batch(objective, params)
+    if usual is None:
+        return
+    largest = objective.batch(params, Split.TRAIN)
+    both = _described([usual, largest])
+    samples = [{len(tensor) for tensor in batch.values()} for batch in (usual, largest)]
+    if both != _described([largest]) or samples[0] != samples[1]:
+        yield (
+            "usual_batch(params): must be typed as batch, of as many samples and nowhere larger, "
+            f"{_described([largest])}, found {_described([usual])}"
         )
 
 

@@ -6,7 +6,7 @@ import difflib
 import importlib
 import inspect
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
@@ -87,6 +87,32 @@ def memory_neutral(objective: Objective | type[Objective]) -> frozenset[str]:
     return frozenset(
         field.name for field in fields(objective.parameters) if field.metadata.get("memory_neutral")
     )
+
+
+class Padded(Protocol):
+    """What an objective may offer besides, whose training batches are mostly shorter than `batch`.
+
+    Its memory is then predicted for training on usual batches, and for one of the largest after
+    them, which finds the memory that they left cut up. To be left out where `data` begins with the
+    largest, and for a last batch that is smaller.
+    """
+
+    def usual_batch(self, params: Params) -> Batch:
+        """A batch of zeros as most training batches are, of as many samples as `batch`."""
+        ...
+
+
+def usual_batch(objective: Objective, params: Params) -> Batch | None:
+    """An ordinary training batch; None where all are shaped as the largest."""
+    member: Callable[[Params], Batch] | None = getattr(objective, "usual_batch", None)
+    return member(params) if member else None
+
+
+def example_batches(objective: Objective, params: Params) -> Iterator[Batch]:
+    """A batch of every kind that is traced."""
+    yield from (objective.batch(params, split) for split in Split)
+    if (usual := usual_batch(objective, params)) is not None:
+        yield usual
 
 
 def load_objective(path: str) -> type[Objective]:

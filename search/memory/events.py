@@ -9,12 +9,21 @@ from search.memory.formulas import Formula
 
 
 class Phase(StrEnum):
-    """What a run is doing. The optimizer's state appears in step 1, the steady peak in step 2."""
+    """What a run is doing. The optimizer's state appears in step 1, the steady peak in step 2.
+
+    A longest batch is one apart where ordinary ones are shorter, a last one where it is smaller.
+    """
 
     MODEL_CREATION = "model_creation"
     STEP_1 = "step_1"
     STEP_2 = "step_2"
+    LONGEST_BATCH = "longest_batch"
+    LAST_BATCH = "last_batch"
     EVALUATION = "evaluation"
+
+
+TRAINING_PHASES = (Phase.STEP_1, Phase.STEP_2, Phase.LONGEST_BATCH, Phase.LAST_BATCH)
+"""Those of an optimizer step."""
 
 
 class Part(StrEnum):

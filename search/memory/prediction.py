@@ -22,7 +22,7 @@ from search.memory.programs import Programs
 from search.memory.speed import Rates, Speed, estimated_speed
 from search.memory.trace import trace
 from search.memory.work import Work
-from search.objective import Split, memory_neutral
+from search.objective import example_batches, memory_neutral
 from search.results import Params, PredictedMemory
 from search.training import TrainingParams, memory_key, micro_batch_size
 
@@ -147,9 +147,9 @@ class Predictor:
         """A name for some content, the batches of some configurations and all settings."""
         with torch.device("meta"):
             shapes = [
-                _shapes(self._objective.batch(params, split))
+                _shapes(batch)
                 for params in configurations
-                for split in Split
+                for batch in example_batches(self._objective, params)
             ]
         text = json.dumps([self._setting, content, shapes], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from search.memory.composed import gradients_summed_in_place, is_asked_by_the_engine
-from search.memory.events import Appearances, Event, Part, Phase
+from search.memory.events import TRAINING_PHASES, Appearances, Event, Part, Phase
 from search.memory.formulas import Formula
 from search.memory.memo import Memo
 from search.memory.scattering import scattered_in_place
@@ -201,7 +201,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """A guess that `assign` and `_keep_activations` may mend when more is known."""
         if not in_backward and tensor.numel() >= self._least_logits:
             return Part.LOGITS
-        if torch.is_grad_enabled() and self.phase in (Phase.STEP_1, Phase.STEP_2):
+        if torch.is_grad_enabled() and self.phase in TRAINING_PHASES:
             if in_backward:  # where only checkpointing turns gradients on
                 return Part.RECOMPUTED
             self._forward.add(number)

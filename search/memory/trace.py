@@ -7,9 +7,8 @@ of fixed size inside kernels, and the allocator.
 from __future__ import annotations
 
 import gc
-import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,15 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from search.memory.batches import (
+    MAX_MICRO_BATCHES,
+    LastBatches,
+    held_out_batches,
+    num_micro_batches,
+    traced_params,
+    training_batches,
+    training_phases,
+)
 from search.memory.compiled import compiled_code_refused, refuse_compiled_parts
 from search.memory.composed import bias_added_in_place
 from search.memory.events import Event, Part, Phase
@@ -26,18 +34,13 @@ from search.memory.host_data import HostData
 from search.memory.recorder import Recorder
 from search.memory.target import CERTAIN, Cpu, Target, Unsure
 from search.memory.work import Tally, Work
-from search.objective import Split
-from search.training import Precision, TrainingParams, TrainingRun, micro_batch_size
+from search.training import Precision, TrainingParams, TrainingRun
 
 if TYPE_CHECKING:
-    from search.objective import Batch, Objective
+    from search.objective import Objective
     from search.results import Params
 
 __all__ = ["MAX_MICRO_BATCHES", "Event", "Part", "Phase", "Trace", "record", "trace", "trace_of"]
-
-MAX_MICRO_BATCHES = 2
-"""The first micro-batch creates the gradients, the second adds to them; all others repeat it."""
-_HELD_OUT_BATCHES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +48,9 @@ class Trace:
     """Every event of a run in order, and the most bytes that were alive at once.
 
     `parts` say what those bytes were for, `alive_at_peak` in pieces of which sizes; the sum of
-    each is `peak_bytes`. `work` is that of the last step, None where it was not counted. `unsure`
-    is how far the peak may lie beside it, where a library keeps its needs to itself. `all_events`
-    hold those of blocks too that are empty at this size.
+    each is `peak_bytes`. `work` is that of the last full step, None where it was not counted.
+    `unsure` is how far the peak may lie beside it, where a library keeps its needs to itself.
+    `all_events` hold those of blocks too that are empty at this size.
     """
 
     events: tuple[Event, ...]
@@ -62,32 +65,42 @@ class Trace:
 
 
 def trace(
-    objective: Objective, params: Params, *, num_steps: int = 2, target: Target | None = None
+    objective: Objective,
+    params: Params,
+    *,
+    num_steps: int = 2,
+    target: Target | None = None,
+    last: LastBatches | None = None,
 ) -> Trace:
     """The memory of creating a model, `num_steps` optimizer steps and an evaluation.
 
-    The objective's own `batch` stands for its data. Of a step's micro-batches two are run, and
-    the inputs of the others are held beside them. `target` is the CPU by default.
+    The objective's own `batch` stands for its data; where it has a `usual_batch`, the steps are
+    run on that, and one more on `batch`. Of a step's micro-batches two are run, and the inputs of
+    the others are held beside them. `target` is the CPU by default, `last` that all batches are of
+    the same size.
     """
     if not 1 <= num_steps <= 2:
         msg = f"num_steps must be 1 or 2, found {num_steps}"
         raise ValueError(msg)
     target = target or Cpu()
+    last = last or LastBatches()
+    phases = training_phases(objective, params, num_steps=num_steps, last=last)
     tally = Tally()
 
     def run(recorder: Recorder) -> TrainingRun:
-        return _run(objective, params, recorder, tally, device=target.device, num_steps=num_steps)
+        return _run(
+            objective, params, recorder, tally, device=target.device, phases=phases, last=last
+        )
 
     traced = trace_of(_record_all(run, target))
     return replace(traced, work=_work(tally, params), unsure=target.uncertain_bytes)
 
 
 def _work(tally: Tally, params: Params) -> Work:
-    num_micro_batches = _num_micro_batches(params)
-    num_traced = min(num_micro_batches, MAX_MICRO_BATCHES)
+    num_traced = min(num_micro_batches(params), MAX_MICRO_BATCHES)
     return tally.work(
         num_traced=num_traced,
-        num_waiting=num_micro_batches - num_traced,
+        num_waiting=num_micro_batches(params) - num_traced,
         tf32=TrainingParams.of(params).precision is Precision.TF32,
     )
 
@@ -137,22 +150,23 @@ def _run(
     tally: Tally,
     *,
     device: torch.device,
-    num_steps: int,
+    phases: Sequence[Phase],
+    last: LastBatches,
 ) -> TrainingRun:
     run = TrainingRun(
         objective,
-        _traced_params(params),
+        traced_params(params),
         num_tokens=2**62,
         device=device,
-        batches=_training_batches(objective, params, recorder),
-        held_out=_held_out_batches(objective, params, recorder),
+        batches=training_batches(objective, params, recorder, phases=phases, last=last),
+        held_out=held_out_batches(objective, params, recorder, last=last),
     )
     refuse_compiled_parts(run.model)
     recorder.watch(run)
-    phases = (Phase.STEP_1, Phase.STEP_2)[:num_steps]
+    full = [phase for phase in phases if phase is not Phase.LAST_BATCH]
     for phase in phases:
         recorder.phase = phase
-        recorder.tally = tally if phase is phases[-1] else None
+        recorder.tally = tally if phase is full[-1] else None
         run.step()
     recorder.tally = None
     recorder.phase = Phase.EVALUATION
@@ -176,45 +190,6 @@ def _undisturbed() -> Iterator[None]:
         torch.set_float32_matmul_precision(precision)
         if collecting:
             gc.enable()
-
-
-def _num_micro_batches(params: Params) -> int:
-    return TrainingParams.of(params).batch_size // micro_batch_size(params)
-
-
-def _traced_params(params: Params) -> Params:
-    samples = micro_batch_size(params)
-    count = min(_num_micro_batches(params), MAX_MICRO_BATCHES)
-    return {**params, "micro_batch_size": samples, "batch_size": count * samples}
-
-
-class _HeldBatch(dict[str, Tensor]):
-    """A batch that keeps alive the inputs of the micro-batches that are not run."""
-
-    untraced: tuple[Tensor, ...] = ()
-
-
-def _training_batches(objective: Objective, params: Params, recorder: Recorder) -> Iterator[Batch]:
-    num_traced = min(_num_micro_batches(params), MAX_MICRO_BATCHES)
-    num_untraced = _num_micro_batches(params) - num_traced
-    for index in itertools.count():
-        batch = _HeldBatch(objective.batch(params, Split.TRAIN))
-        if num_untraced and index % num_traced == 0:
-            batch.untraced = tuple(
-                torch.empty((num_untraced, *tensor.shape), dtype=tensor.dtype)
-                for tensor in batch.values()
-            )
-        recorder.assign(Part.INPUTS, (*batch.values(), *batch.untraced))
-        yield batch
-        del batch
-
-
-def _held_out_batches(objective: Objective, params: Params, recorder: Recorder) -> Iterator[Batch]:
-    for _ in range(_HELD_OUT_BATCHES):
-        batch = objective.batch(params, Split.HELD_OUT)
-        recorder.assign(Part.INPUTS, batch.values())
-        yield batch
-        del batch
 
 
 def trace_of(all_events: list[Event]) -> Trace:

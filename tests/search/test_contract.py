@@ -60,6 +60,22 @@ def test_an_objective_that_keeps_its_promises_passes():
     check_objective(Line(), PARAMS)
 
 
+def _line_with_usual_batches(shape, dtype=torch.float32):
+    class Padded(Line):
+        def usual_batch(self, params):
+            return {"x": torch.zeros(shape, dtype=dtype), "y": torch.zeros(4, 1)}
+
+    return Padded()
+
+
+def test_usual_batches_are_like_the_largest_and_nowhere_larger():
+    check_objective(_line_with_usual_batches((4, 1)), PARAMS)
+    wrong = [((4, 2), torch.float32), ((3, 1), torch.float32), ((4, 1), torch.float64)]
+    for shape, dtype in wrong:
+        with pytest.raises(InputError, match=r"usual_batch\(params\): must be typed as batch"):
+            check_objective(_line_with_usual_batches(shape, dtype), PARAMS)
+
+
 class NoMetric(Line):
     metrics = ()
 
