@@ -22,7 +22,7 @@ from search.memory.cuda_operators import installed_operators
 from search.memory.cuda_optimizers import installed_optimizers
 from search.memory.cuda_results import REPLACEMENTS
 from search.memory.cuda_scratch import scratch
-from search.memory.cuda_uncertainty import Uncertainty
+from search.memory.cuda_uncertainty import total
 from search.memory.cuda_workspaces import Workspaces
 from search.memory.target import Call, Freed, Inside, Returned, Unsure
 
@@ -33,9 +33,7 @@ class Cuda:
 
     architecture: Architecture
     _workspaces: Workspaces = field(init=False, repr=False, compare=False)
-    _uncertainty: Uncertainty = field(
-        init=False, repr=False, compare=False, default_factory=Uncertainty
-    )
+    _uncertain: list[Unsure] = field(init=False, repr=False, compare=False, default_factory=list)
 
     def __post_init__(self) -> None:
         """Starts without workspaces."""
@@ -53,13 +51,18 @@ class Cuda:
     @property
     def uncertain_bytes(self) -> Unsure:
         """How far the peak of the last trace may lie below or above: cuDNN names no sizes."""
-        return self._uncertainty.total
+        return total(self._uncertain)
+
+    @property
+    def uncertain(self) -> tuple[Unsure, ...]:
+        """The same of each call by itself."""
+        return tuple(self._uncertain)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
         """While inside, torch chooses operators, types and optimizers as it does on CUDA."""
         self._workspaces.clear()
-        self._uncertainty.clear()
+        self._uncertain.clear()
         with (
             installed_operators(self.architecture),
             installed_autocast(),
@@ -79,6 +82,6 @@ class Cuda:
         yield from self._workspaces.inside(call)
         for step in scratch(call, self.architecture):
             if isinstance(step, Unsure):
-                self._uncertainty.add(step)
+                self._uncertain.append(step)
             else:
                 yield step

@@ -23,6 +23,7 @@ from search.memory.polynomials import (
     monomials,
     undominated,
 )
+from search.memory.target import Unsure
 from search.memory.trace import Event, Part, Phase, Trace, trace_of
 from search.memory.work_program import WorkProgram
 
@@ -90,6 +91,19 @@ class Ruled(NamedTuple):
         return Formula(self.rule, tuple((np.array(self.numbers) @ point_monomials).tolist()))
 
 
+class Uncertain(NamedTuple):
+    """How far a call may lie beside what is booked, as polynomials of bytes."""
+
+    below: Coefficients
+    above: Coefficients
+    adds_up: bool
+
+    def at(self, point_monomials: Integers) -> Unsure:
+        """The same where the terms have these values, (num_terms,)."""
+        below, above = (np.array(self[:2]) @ point_monomials).tolist()
+        return Unsure(below, above, self.adds_up)
+
+
 class Step(NamedTuple):
     """An event: so many bytes appear, or go if not `appears`.
 
@@ -116,6 +130,7 @@ class EventProgram:
     sizes: tuple[Coefficients, ...]
     steps: tuple[Step, ...]
     ruled: tuple[Ruled, ...] = ()
+    uncertain: tuple[Uncertain, ...] = ()
     work: WorkProgram | None = None
 
     @cached_property
@@ -258,7 +273,11 @@ class EventProgram:
                 for step in self.steps
             ]
         )
-        return replace(traced, work=self.work.at(point) if self.work else None)
+        return replace(
+            traced,
+            work=self.work.at(point) if self.work else None,
+            uncertain=tuple(each.at(at) for each in self.uncertain),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain values that `from_json` reads back to an equal program."""
@@ -274,6 +293,7 @@ class EventProgram:
             "ruled": [
                 [each.rule, [list(number) for number in each.numbers]] for each in self.ruled
             ],
+            "uncertain": [list(each) for each in self.uncertain],
             "named": named,
             "steps": {name: list(column) for name, column in columns.items()},
             "work": self.work and self.work.to_json(),
@@ -301,6 +321,10 @@ class EventProgram:
             box=Box(**dict(zip(Box.__dataclass_fields__, _ranges(record["box"]), strict=True))),
             sizes=tuple(map(tuple, record["sizes"])),
             ruled=tuple(ruled),
+            uncertain=tuple(
+                Uncertain(tuple(below), tuple(above), adds_up)
+                for below, above, adds_up in record["uncertain"]
+            ),
             steps=tuple(
                 Step(*row) for row in zip(*(columns[name] for name in Step._fields), strict=True)
             ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,8 @@ import torch
 from search.errors import SearchError
 from search.memory.events import Appearances, Event
 from search.memory.polynomials import Coefficients, sparsest
-from search.memory.program import Box, EventProgram, Point, Ruled, Step
+from search.memory.program import Box, EventProgram, Point, Ruled, Step, Uncertain
+from search.memory.target import Unsure
 from search.memory.trace import Trace
 from search.memory.work_program import WorkProgram, fit_work
 from search.objective import Split
@@ -123,6 +124,7 @@ def _sequence(traced: Trace) -> Iterator[tuple[object, ...]]:
             event.part.value,
             event.formula and (event.formula.rule, len(event.formula.numbers)),
         )
+    yield tuple(call.adds_up for call in traced.uncertain)
 
 
 def _program(traces: dict[Point, Trace], box: Box) -> EventProgram | NoProgram:
@@ -131,6 +133,7 @@ def _program(traces: dict[Point, Trace], box: Box) -> EventProgram | NoProgram:
     same = list(zip(*(traced.all_events for traced in traces.values()), strict=True))
     try:
         keys = [fit.size(each) for each in same]
+        uncertain = [fit.uncertain(each) for each in _calls(traces.values())]
     except _NoPolynomialError as error:
         return NoProgram(reason=str(error))
     ruled = {size: None for size in keys if isinstance(size, Ruled)}
@@ -152,9 +155,15 @@ def _program(traces: dict[Point, Trace], box: Box) -> EventProgram | NoProgram:
         box=box,
         sizes=tuple(plain),
         ruled=tuple(ruled),
+        uncertain=tuple(uncertain),
         steps=tuple(steps),
         work=_work(traces, box),
     )
+
+
+def _calls(traces: Iterable[Trace]) -> Iterator[tuple[Unsure, ...]]:
+    """Those that keep their needs to themselves, each at all points."""
+    return zip(*(traced.uncertain for traced in traces), strict=True)
 
 
 class _NoPolynomialError(Exception):
@@ -180,6 +189,15 @@ class _Fit:
             return self._polynomial(tuple(abs(event.num_bytes) for event in events))
         columns = zip(*(formula.numbers for formula in formulas if formula), strict=True)
         return Ruled(formulas[0].rule, tuple(map(self._polynomial, columns)))
+
+    def uncertain(self, calls: Sequence[Unsure]) -> Uncertain:
+        """That of one call, given at each point.
+
+        Raises:
+            _NoPolynomialError: when there is none.
+        """
+        below, above, _ = zip(*calls, strict=True)
+        return Uncertain(self._polynomial(below), self._polynomial(above), calls[0].adds_up)
 
     def _polynomial(self, values: tuple[int, ...]) -> Coefficients:
         if values not in self._found:

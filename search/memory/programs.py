@@ -23,7 +23,7 @@ from search.memory.program_fit import (
     length_dimension,
     regimes,
 )
-from search.memory.target import CERTAIN, Target
+from search.memory.target import Target
 from search.memory.trace import MAX_MICRO_BATCHES, Trace, trace
 from search.memory.work import Work
 from search.objective import memory_neutral
@@ -149,8 +149,6 @@ class Programs:
                 traced[point] = self._trace(self._params_at(params, point))
             return traced[point]
 
-        if any(each.unsure != CERTAIN for each in traced.values()):
-            return NoProgram(reason="a library's workspaces are known from a trace alone")
         found = fit_program(trace_at, key[1])
         with suppress(OSError):  # where nothing can be kept, it is found again
             kept = found.to_json() if isinstance(found, EventProgram) else asdict(found)

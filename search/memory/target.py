@@ -49,9 +49,6 @@ class Unsure(NamedTuple):
     adds_up: bool = False
 
 
-CERTAIN = Unsure(0, 0)
-
-
 class Returned(NamedTuple):
     """A result that appears now, by its place among the results.
 
@@ -88,8 +85,8 @@ class Target(Protocol):
         ...
 
     @property
-    def uncertain_bytes(self) -> Unsure:
-        """How far the peak of the last trace may lie beside what was booked."""
+    def uncertain(self) -> tuple[Unsure, ...]:
+        """How far the calls of the last trace may lie beside what was booked."""
         ...
 
     def installed(self) -> AbstractContextManager[None]:
@@ -109,7 +106,7 @@ class Cpu:
     """The CPU this runs on: everything is in its memory, and torch chooses by itself."""
 
     device = torch.device("cpu")
-    uncertain_bytes = CERTAIN
+    uncertain: tuple[Unsure, ...] = ()
 
     def holds(self, tensor: Tensor) -> bool:  # noqa: ARG002 - all tensors are
         """True."""

@@ -29,10 +29,11 @@ from search.memory.batches import (
 )
 from search.memory.compiled import compiled_code_refused, refuse_compiled_parts
 from search.memory.composed import bias_added_in_place
+from search.memory.cuda_uncertainty import total
 from search.memory.events import Event, Part, Phase
 from search.memory.host_data import HostData
 from search.memory.recorder import Recorder
-from search.memory.target import CERTAIN, Cpu, Target, Unsure
+from search.memory.target import Cpu, Target, Unsure
 from search.memory.work import Tally, Work
 from search.training import Precision, TrainingParams, TrainingRun
 
@@ -49,8 +50,8 @@ class Trace:
 
     `parts` say what those bytes were for, `alive_at_peak` in pieces of which sizes; the sum of
     each is `peak_bytes`. `work` is that of the last full step, None where it was not counted.
-    `unsure` is how far the peak may lie beside it, where a library keeps its needs to itself.
-    `all_events` hold those of blocks too that are empty at this size.
+    `uncertain` are the calls of a library that keeps its needs to itself. `all_events` hold those
+    of blocks too that are empty at this size.
     """
 
     events: tuple[Event, ...]
@@ -61,7 +62,12 @@ class Trace:
     parts: Mapping[str, int]
     alive_at_peak: tuple[int, ...]
     work: Work | None = None
-    unsure: Unsure = CERTAIN
+    uncertain: tuple[Unsure, ...] = ()
+
+    @property
+    def unsure(self) -> Unsure:
+        """How far the peak may lie below and above what is booked."""
+        return total(self.uncertain)
 
 
 def trace(
@@ -93,7 +99,7 @@ def trace(
         )
 
     traced = trace_of(_record_all(run, target))
-    return replace(traced, work=_work(tally, params), unsure=target.uncertain_bytes)
+    return replace(traced, work=_work(tally, params), uncertain=target.uncertain)
 
 
 def _work(tally: Tally, params: Params) -> Work:

@@ -3,7 +3,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from search.memory.cuda import Cuda
-from search.memory.cuda_uncertainty import Uncertainty
+from search.memory.cuda_uncertainty import total
 from search.memory.target import Unsure
 from search.memory.trace import record
 
@@ -11,13 +11,9 @@ GPU = torch.device("cpu", 0)
 
 
 def test_what_is_kept_adds_up_and_of_the_rest_the_largest_counts():
-    uncertainty = Uncertainty()
-    for unsure in (Unsure(3, 4), Unsure(2, 9), Unsure(10, 20, adds_up=True)):
-        uncertainty.add(unsure)
-    uncertainty.add(Unsure(10, 20, adds_up=True))
-    assert uncertainty.total == Unsure(23, 49)
-    uncertainty.clear()
-    assert uncertainty.total == Unsure(0, 0)
+    kept = Unsure(10, 20, adds_up=True)
+    assert total([Unsure(3, 4), kept, Unsure(2, 9), kept]) == Unsure(23, 49)
+    assert total([]) == Unsure(0, 0)
 
 
 def test_a_trace_without_cudnn_is_certain():

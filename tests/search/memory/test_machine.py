@@ -74,7 +74,7 @@ class TestGpu:
         assert (sure.low_bytes, sure.high_bytes) == (342 * MIB, 642 * MIB)
         unsure = type(traced)(
             **{name: getattr(traced, name) for name in traced.__dataclass_fields__}
-            | {"unsure": Unsure(10 * MIB, 20 * MIB)}
+            | {"uncertain": (Unsure(10 * MIB, 20 * MIB),)}
         )
         open_ended = GPU.predicted(unsure)
         assert (open_ended.low_bytes, open_ended.high_bytes) == (332 * MIB, 662 * MIB)

@@ -33,8 +33,24 @@ class Regression(Sample):
 
     def loss(self, model, batch) -> Tensor:
         embedded_BC = model(batch["inputs"])
-        targets_B = torch.arange(len(embedded_BC))
+        targets_B = torch.arange(len(embedded_BC), device=embedded_BC.device)
         return functional.cross_entropy(embedded_BC @ embedded_BC.T, targets_B)
+
+
+class Images(Regression):
+    """Squares whose side is the length, through one convolution."""
+
+    def model(self, params) -> nn.Module:  # noqa: ARG002 - as the contract has it
+        return nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()
+        )
+
+    def batch(self, params, split) -> Mapping[str, Tensor]:  # noqa: ARG002 - the same
+        side = params["sequence_length"]
+        return {"inputs": torch.zeros(micro_batch_size(params), 3, side, side)}
+
+    def loss(self, model, batch) -> Tensor:
+        return model(batch["inputs"]).square().mean()
 
 
 _BOX = Box(micro_batch_sizes=range(2, 65), lengths=range(2, 1025))
@@ -53,7 +69,13 @@ _CASES = {
     "no length": (Box(micro_batch_sizes=range(8, 4097, 8)), 1, {}),
     "on a GPU": (_BOX, 1, {**_SMALL, "precision": "bf16-mixed", "dropout": 0.1}),
 }
-_GROWING = sorted(_CASES.keys() - {"on a GPU"})
+_CASES["convolutions on a GPU"] = (
+    Box(micro_batch_sizes=range(2, 65), lengths=range(8, 129, 8)),
+    1,
+    {"precision": "16-mixed"},
+)
+_ON_GPUS = {"on a GPU", "convolutions on a GPU"}
+_GROWING = sorted(_CASES.keys() - _ON_GPUS)
 """Where more never needs less; kernels of a GPU share work in other ways from some sizes on."""
 
 
@@ -61,6 +83,8 @@ _GROWING = sorted(_CASES.keys() - {"on a GPU"})
 def _objective(case):
     if case == "no length":
         return Regression()
+    if case == "convolutions on a GPU":
+        return Images()
     return LanguageModel(held_out_tokens=2_000, evaluation_context=64)
 
 
@@ -75,7 +99,7 @@ def _direct(case, point):
             * (num_micro_batches + max(0, point.num_waiting - 1)),
             "sequence_length": point.length,
         },
-        target=Cuda(architecture=(8, 0)) if case == "on a GPU" else None,
+        target=Cuda(architecture=(8, 0)) if case in _ON_GPUS else None,
     )
 
 
@@ -143,6 +167,11 @@ class TestRuled:
         small, large = (program.trace_at(Point(size, 512)) for size in (2, 64))
         assert len(small.all_events) == len(large.all_events) == len(program.steps)
         assert len(small.events) < len(large.events)
+
+    def test_what_cudnn_keeps_to_itself_grows_with_the_batch(self):
+        program = _program("convolutions on a GPU")
+        small, large = (program.trace_at(Point(size, 64)).unsure for size in (2, 64))
+        assert 0 < 16 * small.above_bytes < large.above_bytes
 
     def test_a_rule_that_is_none_of_today_is_not_read(self):
         record = _program("on a GPU").to_json()
