@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from objectives.pairs import open_pairs
 from objectives.sides import IGNORED, NUM_MARKS, Sides
 from objectives.vocabulary import NUM_BYTES, tokenized
 from search.metric import Goal, Metric
-from search.objective import Split
+from search.objective import MEMORY_NEUTRAL, Split
 from search.training import TrainingParams, micro_batch_size
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Seq2SeqParams:
     heads: int = 4
     dropout: float = 0.1
     shared_embedding: bool = False
-    bucketing: int = 1
+    bucketing: int = field(default=1, metadata=MEMORY_NEUTRAL)  # the longest batch is as long
 
     def __post_init__(self) -> None:
         """Raises ValueError on dimensions that make no model."""
