@@ -267,8 +267,8 @@ def training_windows(
     num_targets = len(corpus.train) - 1
     if num_targets < context:
         msg = (
-            f"{corpus.name}: {len(corpus.train)} bytes to train on are too few for a sequence "
-            f"length of {context} (add text, or train on at most {num_targets} bytes at a time)"
+            f"{corpus.name}: {len(corpus.train)} tokens to train on are too few for a sequence "
+            f"length of {context} (add text, or train on at most {num_targets} tokens at a time)"
         )
         raise InputError(msg)
     shapes = _shapes(num_targets if num_tokens is None else num_tokens, context, num_samples)
@@ -280,11 +280,18 @@ def training_windows(
 
 
 def held_out_windows(corpus: Corpus, *, context: int, num_samples: int) -> Iterator[Batch]:
-    """The held-out bytes in order, batches as above: each byte but the first is a target once."""
+    """What is held out in order, batches as above: each token but the first is a target once."""
     first = 0
     for rows, length in _shapes(len(corpus.held_out) - 1, context, num_samples):
         yield _batch(corpus.held_out, (first + np.arange(rows)) * context, length)
         first += rows
+
+
+def with_bytes(batches: Iterable[Batch], piece_bytes: npt.NDArray[np.int64]) -> Iterator[Batch]:
+    """The same with `num_bytes`, int64, (num_samples,): the bytes of the targets of each sample."""
+    counts = torch.from_numpy(piece_bytes)
+    for batch in batches:
+        yield {**batch, "num_bytes": counts[batch["targets"]].sum(dim=1)}
 
 
 def _shapes(num_tokens: int, context: int, num_samples: int) -> Iterator[tuple[int, int]]:

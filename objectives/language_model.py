@@ -1,14 +1,14 @@
-"""A decoder-only transformer over bytes, judged in bits per byte.
+"""A decoder-only transformer over bytes or sub-word pieces, judged in bits per byte.
 
 Tensors carry their shape: B samples, T positions, C channels (the width), H heads, D channels of a
-head, E pairs of them, V values of a byte.
+head, E pairs of them, V pieces of the vocabulary.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,7 +21,10 @@ from objectives.data import (
     held_out_windows,
     open_corpus,
     training_windows,
+    with_bytes,
 )
+from objectives.texts import Texts
+from objectives.vocabulary import Tokenized, tokenized
 from search.metric import Goal, Metric
 from search.objective import Split
 from search.training import micro_batch_size
@@ -33,9 +36,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageModelParams:
-    """The dimensions of the model. `sequence_length` is what it trains on, in bytes."""
+    """The dimensions of the model and of its text.
+
+    `vocabulary` is the number of sub-word pieces, learned from what is trained on; 256 are the
+    bytes. `sequence_length` is what it trains on, in pieces.
+    """
 
     sequence_length: int = 128
+    vocabulary: int = NUM_BYTES
     width: int = 64
     depth: int = 2
     heads: int = 4
@@ -47,6 +55,9 @@ class LanguageModelParams:
             if getattr(self, name) < 1:
                 msg = f"{name} must be at least 1, found {getattr(self, name)}"
                 raise ValueError(msg)
+        if self.vocabulary < NUM_BYTES:
+            msg = f"vocabulary must be at least {NUM_BYTES}, the bytes, found {self.vocabulary}"
+            raise ValueError(msg)
         if not 0 <= self.dropout < 1:
             msg = f"dropout must be from 0 to below 1, found {self.dropout}"
             raise ValueError(msg)
@@ -56,7 +67,7 @@ class LanguageModelParams:
 
 
 class LanguageModel:
-    """Learns to predict the next byte of a corpus."""
+    """Learns to predict the next piece of a corpus."""
 
     metrics: tuple[Metric, ...] = (Metric(name="bits_per_byte", goal=Goal.MIN),)
     parameters: type = LanguageModelParams
@@ -75,6 +86,7 @@ class LanguageModel:
             held_out_tokens: bytes that every trial is judged on.
             evaluation_context: positions of one window of them, for every trial the same.
         """
+        self._in_pieces: dict[int, Tokenized] = {}
         self.corpus: Corpus = open_corpus(corpus, held_out_tokens=held_out_tokens)
         self.evaluation_context = evaluation_context
         self.provenance = self.corpus.provenance
@@ -84,39 +96,66 @@ class LanguageModel:
         return Decoder(_model_params(params))
 
     def batch(self, params: Params, split: Split) -> Batch:
-        """Zeros: `inputs` and `targets`, int64, (B, T)."""
-        if split is Split.TRAIN:
-            shape = (micro_batch_size(params), _model_params(params).sequence_length)
-        else:
+        """Zeros: `inputs` and `targets`, int64, (B, T); of held-out pieces `num_bytes`, (B,)."""
+        model = _model_params(params)
+        shape = (micro_batch_size(params), model.sequence_length)
+        if split is Split.HELD_OUT:
             shape = (_EVALUATION_SAMPLES, self.evaluation_context)
-        return {name: torch.zeros(shape, dtype=torch.int64) for name in ("inputs", "targets")}
+        batch = {name: torch.zeros(shape, dtype=torch.int64) for name in ("inputs", "targets")}
+        if split is Split.HELD_OUT and model.vocabulary != NUM_BYTES:
+            batch["num_bytes"] = torch.zeros(shape[:1], dtype=torch.int64)
+        return batch
 
     def data(
         self, params: Params, split: Split, *, seed: int, num_tokens: int | None = None
     ) -> Iterator[Batch]:
         """Windows of the corpus: drawn at random for training, one after another when held out."""
+        model = _model_params(params)
         if split is Split.HELD_OUT:
-            return held_out_windows(
-                self.corpus, context=self.evaluation_context, num_samples=_EVALUATION_SAMPLES
-            )
+            return self._held_out(model.vocabulary)
         return training_windows(
-            self.corpus,
-            context=_model_params(params).sequence_length,
+            self._corpus(model.vocabulary),
+            context=model.sequence_length,
             num_samples=micro_batch_size(params),
             num_tokens=num_tokens,
             seed=seed,
         )
 
+    def _held_out(self, vocabulary: int) -> Iterator[Batch]:
+        windows = held_out_windows(
+            self._corpus(vocabulary),
+            context=self.evaluation_context,
+            num_samples=_EVALUATION_SAMPLES,
+        )
+        if vocabulary == NUM_BYTES:
+            return windows
+        return with_bytes(windows, self._tokenized(vocabulary).piece_bytes)
+
+    def _corpus(self, vocabulary: int) -> Corpus:
+        """The corpus in pieces."""
+        if vocabulary == NUM_BYTES:
+            return self.corpus
+        texts = self._tokenized(vocabulary).texts
+        train, held_out = texts["train"].values, texts["held_out"].values
+        return replace(self.corpus, train=train, held_out=held_out)
+
+    def _tokenized(self, vocabulary: int) -> Tokenized:
+        if vocabulary not in self._in_pieces:
+            parts = {"train": self.corpus.train, "held_out": self.corpus.held_out}
+            texts = {name: Texts.one(part) for name, part in parts.items()}
+            self._in_pieces[vocabulary] = tokenized(texts, trained_on=["train"], size=vocabulary)
+        return self._in_pieces[vocabulary]
+
     def num_tokens(self, batch: Batch) -> int:
-        """Bytes predicted in a batch."""
+        """Pieces predicted in a batch."""
         return batch["targets"].numel()
 
     def tokens_per_sample(self, params: Params) -> int:
-        """Bytes in one training window."""
+        """Pieces in one training window."""
         return _model_params(params).sequence_length
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Mean cross-entropy in nats per byte."""
+        """Mean cross-entropy in nats per piece."""
         logits_BTV = model(batch["inputs"])
         return functional.cross_entropy(
             logits_BTV.flatten(0, 1).float(),  # bf16 would round the loss to 3 figures
@@ -127,13 +166,19 @@ class LanguageModel:
         """Bits per byte over all held-out bytes, each window from an empty context."""
         total_nats, total_bytes = 0.0, 0
         for batch in batches:
-            count = self.num_tokens(batch)
-            total_nats += self.loss(model, batch).item() * count
-            total_bytes += count
+            total_nats += self.loss(model, batch).item() * self.num_tokens(batch)
+            total_bytes += _num_bytes(batch)
         return {"bits_per_byte": total_nats / total_bytes / math.log(2)}
 
 
 _EVALUATION_SAMPLES = 4
+
+
+def _num_bytes(batch: Batch) -> int:
+    """Bytes predicted in a batch: one for each piece where nothing else is said."""
+    if "num_bytes" in batch:
+        return int(batch["num_bytes"].sum().item())
+    return batch["targets"].numel()
 
 
 def _model_params(params: Params) -> LanguageModelParams:
@@ -142,22 +187,22 @@ def _model_params(params: Params) -> LanguageModelParams:
 
 
 class Decoder(nn.Module):
-    """Pre-norm transformer with rotary positions, from bytes (B, T) to logits (B, T, V)."""
+    """Pre-norm transformer with rotary positions, from pieces (B, T) to logits (B, T, V)."""
 
     def __init__(self, params: LanguageModelParams) -> None:
         """Weights of every linear map are drawn from N(0, 0.02), as in GPT-2."""
         super().__init__()
         self.head_width = params.width // params.heads
-        self.embedding = nn.Embedding(NUM_BYTES, params.width)
+        self.embedding = nn.Embedding(params.vocabulary, params.width)
         self.blocks = nn.ModuleList(Block(params) for _ in range(params.depth))
         self.norm = nn.LayerNorm(params.width)
-        self.head = nn.Linear(params.width, NUM_BYTES, bias=False)
+        self.head = nn.Linear(params.width, params.vocabulary, bias=False)
         self.apply(_initialize)
 
-    def forward(self, bytes_BT: Tensor) -> Tensor:
-        """Logits of the next byte at each position."""
-        x_BTC = self.embedding(bytes_BT)
-        turns = rotary_turns(bytes_BT.shape[1], self.head_width, x_BTC.device)
+    def forward(self, pieces_BT: Tensor) -> Tensor:
+        """Logits of the next piece at each position."""
+        x_BTC = self.embedding(pieces_BT)
+        turns = rotary_turns(pieces_BT.shape[1], self.head_width, x_BTC.device)
         for block in self.blocks:
             x_BTC = block(x_BTC, *turns)
         return self.head(self.norm(x_BTC))  # type: ignore[no-any-return]

@@ -299,7 +299,7 @@ class TestTrainingWindows:
         assert windows(corpus, context=3, num_samples=1, num_tokens=3, seed=0) == [[*b"abc"]]
 
     def test_a_corpus_that_is_too_small_is_refused_at_once(self):
-        with pytest.raises(InputError, match=r"4 bytes to train on are too few .* at most 3"):
+        with pytest.raises(InputError, match=r"4 tokens to train on are too few .* at most 3"):
             training_windows(corpus_of(b"abcd"), context=4, num_samples=1, num_tokens=9, seed=0)
 
 

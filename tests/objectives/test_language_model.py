@@ -1,4 +1,6 @@
 import math
+from collections.abc import Iterator
+from typing import ClassVar
 
 import pytest
 import torch
@@ -14,6 +16,8 @@ from objectives.language_model import (
     rotary_turns,
     rotated,
 )
+from search.contract import check_objective
+from search.errors import InputError
 from search.metric import Goal
 from search.objective import Split, load_objective
 
@@ -55,6 +59,64 @@ class TestObjective:
         (tmp_path / "mine.txt").write_text("all work and no play " * 100)
         mine = LanguageModel(corpus=str(tmp_path / "mine.txt"))
         assert mine.provenance["train_bytes"] == 1_890
+
+
+@pytest.fixture(scope="module")
+def of_words(tmp_path_factory) -> Iterator[LanguageModel]:
+    """Text of which a vocabulary can be learned in no time, in a cache folder of its own."""
+    folder = tmp_path_factory.mktemp("words")
+    lines = (f"{number} times {number} is {number**2}" for number in range(2_000))
+    (folder / "text.txt").write_text("\n".join(lines))
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        yield LanguageModel(corpus=str(folder / "text.txt"), evaluation_context=32)
+
+
+class TestVocabulary:
+    PIECES: ClassVar = {"vocabulary": 300, "sequence_length": 16, "batch_size": 4}
+
+    def test_of_256_is_the_bytes_and_batches_say_nothing_of_them(self, of_words):
+        batch = next(iter(of_words.data({}, Split.HELD_OUT, seed=0)))
+        assert batch.keys() == {"inputs", "targets"}
+        assert batch["inputs"][0, :6].tolist() == of_words.corpus.held_out[:6].tolist()
+
+    def test_pieces_stand_for_all_bytes_but_those_of_the_first(self, of_words):
+        batches = list(of_words.data(self.PIECES, Split.HELD_OUT, seed=0))
+        first = of_words._tokenized(300).piece_bytes[batches[0]["inputs"][0, 0]]
+        num_bytes = sum(int(batch["num_bytes"].sum()) for batch in batches)
+        assert num_bytes == len(of_words.corpus.held_out) - first
+        num_pieces = sum(batch["targets"].numel() for batch in batches)
+        assert num_pieces < 0.6 * num_bytes
+
+    def test_bits_of_a_uniform_model(self, of_words):
+        model = of_words.model(self.PIECES)
+        nn.init.zeros_(model.head.weight)
+        batches = list(of_words.data(self.PIECES, Split.HELD_OUT, seed=0))
+        num_pieces = sum(map(of_words.num_tokens, batches))
+        num_bytes = sum(int(batch["num_bytes"].sum()) for batch in batches)
+        found = of_words.evaluate(model, batches)["bits_per_byte"]
+        assert found == pytest.approx(math.log2(300) * num_pieces / num_bytes, rel=1e-6)
+
+    def test_training_reads_pieces_of_what_is_trained_on(self, of_words):
+        batch = next(iter(of_words.data(self.PIECES, Split.TRAIN, seed=0, num_tokens=64)))
+        text = of_words._tokenized(300).decoded(batch["inputs"][0])
+        assert text in of_words.corpus.train.tobytes()
+        assert len(text) > 16
+
+    @pytest.mark.parametrize("change", [{}, {"micro_batch_size": 2}, {"vocabulary": 256}])
+    def test_keeps_the_contract(self, of_words, change):
+        check_objective(of_words, {**self.PIECES, "width": 16, "heads": 2, "depth": 1, **change})
+
+    def test_has_a_row_in_both_tables_for_each_piece(self, of_words):
+        small, large = (
+            sum(tensor.numel() for tensor in of_words.model({"vocabulary": size}).parameters())
+            for size in (256, 300)
+        )
+        assert large - small == 2 * 44 * 64
+
+    def test_that_the_text_cannot_fill_is_refused(self, of_words):
+        with pytest.raises(InputError, match="vocabulary 90000 is more than these texts give"):
+            of_words.data({"vocabulary": 90_000}, Split.TRAIN, seed=0)
 
 
 class TestBitsPerByte:
@@ -188,6 +250,7 @@ def test_attention_equals_a_naive_one():
         ({"depth": 0}, "depth must be at least 1, found 0"),
         ({"sequence_length": 0}, "sequence_length must be at least 1, found 0"),
         ({"heads": 0}, "heads must be at least 1, found 0"),
+        ({"vocabulary": 255}, "vocabulary must be at least 256, the bytes, found 255"),
         ({"dropout": 1.0}, "dropout must be from 0 to below 1"),
         ({"width": 12, "heads": 4}, r"width 12 must be a multiple of twice heads \(4\)"),
     ],
