@@ -6,20 +6,16 @@ import hashlib
 import os
 import platform
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
+from objectives.cleaning import Cleaning
 from search.errors import InputError
-
-if TYPE_CHECKING:
-    from search.objective import Batch
 
 PYTHON_STDLIB = "python-stdlib"
 NUM_BYTES = 256
@@ -41,6 +37,8 @@ _HASHED_BYTES = 1024**3
 _CHECKED_TOKENS = 2**22
 _SPREAD_TOKENS = 2**14
 
+_AS_IT_IS = Cleaning()
+
 Tokens = npt.NDArray[Any]
 
 
@@ -57,7 +55,7 @@ class Corpus:
     provenance: Mapping[str, str | int]
 
 
-def open_corpus(corpus: str, *, held_out_tokens: int) -> Corpus:
+def open_corpus(corpus: str, *, held_out_tokens: int, cleaning: Cleaning = _AS_IT_IS) -> Corpus:
     """The corpus of that name or path, split the same way whenever it is opened.
 
     `python-stdlib` is the library of the running Python, without tests, tools and what differs
@@ -69,6 +67,7 @@ def open_corpus(corpus: str, *, held_out_tokens: int) -> Corpus:
         corpus: `python-stdlib`, or the path of a text file, of a folder of text files (binary and
             hidden ones are left out), of a `.bin` of bytes, or of a `.npy` of integers below 256.
         held_out_tokens: bytes to be judged on, fewer where fewer are held out.
+        cleaning: what is done to the documents before they are split.
 
     Raises:
         InputError: when there is nothing there to train and to be judged on.
@@ -79,18 +78,22 @@ def open_corpus(corpus: str, *, held_out_tokens: int) -> Corpus:
     path = Path(corpus).expanduser()
     try:
         if corpus == PYTHON_STDLIB:
-            return _standard_library(held_out_tokens)
+            return _standard_library(held_out_tokens, cleaning)
         if path.is_dir():
-            return _folder(path, held_out_tokens)
+            return _folder(path, held_out_tokens, cleaning)
+        if not cleaning.does_nothing:
+            msg = f"{path}: has no documents to clean or to compare (name a folder of text files)"
+            raise InputError(msg)
         return _single_file(path, held_out_tokens)
     except OSError as error:
         msg = f"{error.filename or path}: cannot be read: {error.strerror} (check its permissions)"
         raise InputError(msg) from error
 
 
-def _standard_library(held_out_tokens: int) -> Corpus:
-    root, python = _library(), {"python": platform.python_version()}
-    return _split_by_file(PYTHON_STDLIB, root, library_sources(), held_out_tokens, python)
+def _standard_library(held_out_tokens: int, cleaning: Cleaning) -> Corpus:
+    texts, cleaned = cleaning.applied(_not_empty(library_sources()))
+    found = {"python": platform.python_version(), **cleaned}
+    return _split_by_file(PYTHON_STDLIB, _library(), texts, held_out_tokens, found)
 
 
 def library_sources() -> dict[str, bytes]:
@@ -108,11 +111,16 @@ def _is_not_library(name: str) -> bool:
     return name in _NOT_LIBRARY or name.startswith(_MADE_AT_BUILD)
 
 
-def _folder(root: Path, held_out_tokens: int) -> Corpus:
+def _folder(root: Path, held_out_tokens: int, cleaning: Cleaning) -> Corpus:
     read = {name: _text(root / name) for name in _file_names(root, skip=_is_hidden)}
     texts = {name: text for name, text in read.items() if text is not None}
     skipped = {"num_binary_files": len(read) - len(texts)}
-    return _split_by_file(str(root), root, texts, held_out_tokens, skipped)
+    kept, cleaned = cleaning.applied(_not_empty(texts))
+    return _split_by_file(str(root), root, kept, held_out_tokens, {**skipped, **cleaned})
+
+
+def _not_empty(texts: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {path: text for path, text in texts.items() if text}
 
 
 def _is_hidden(name: str) -> bool:
@@ -146,7 +154,7 @@ def _split_by_file(
     held_out_tokens: int,
     provenance: Mapping[str, str | int],
 ) -> Corpus:
-    texts = {path: text for path, text in texts.items() if text}
+    texts = _not_empty(texts)
     if not texts:
         msg = f"{root}: no text was found in this folder (name one that holds text files)"
         raise InputError(msg)
@@ -250,64 +258,3 @@ def _hashed(tokens: Tokens) -> dict[str, str | int]:
     head = tokens[: _HASHED_BYTES // tokens.itemsize]
     name = "sha256" if len(head) == len(tokens) else "sha256_first_gib"
     return {name: hashlib.sha256(np.ascontiguousarray(head).data).hexdigest()}
-
-
-def training_windows(
-    corpus: Corpus, *, context: int, num_samples: int, num_tokens: int | None, seed: int
-) -> Iterator[Batch]:
-    """Windows drawn at random: batches of `inputs` and `targets`, int64, (num_samples, context).
-
-    They hold `num_tokens` targets in all (None: as many as the corpus has): full batches, then one
-    with fewer rows, then one shorter window. The windows and their order depend on `seed` and
-    `context`, not on `num_samples`.
-
-    Raises:
-        InputError: at once, when the corpus is shorter than one window.
-    """
-    num_targets = len(corpus.train) - 1
-    if num_targets < context:
-        msg = (
-            f"{corpus.name}: {len(corpus.train)} tokens to train on are too few for a sequence "
-            f"length of {context} (add text, or train on at most {num_targets} tokens at a time)"
-        )
-        raise InputError(msg)
-    shapes = _shapes(num_targets if num_tokens is None else num_tokens, context, num_samples)
-    generator = np.random.default_rng(seed)
-    return (
-        _batch(corpus.train, generator.integers(num_targets - context + 1, size=rows), length)
-        for rows, length in shapes
-    )
-
-
-def held_out_windows(corpus: Corpus, *, context: int, num_samples: int) -> Iterator[Batch]:
-    """What is held out in order, batches as above: each token but the first is a target once."""
-    first = 0
-    for rows, length in _shapes(len(corpus.held_out) - 1, context, num_samples):
-        yield _batch(corpus.held_out, (first + np.arange(rows)) * context, length)
-        first += rows
-
-
-def with_bytes(batches: Iterable[Batch], piece_bytes: npt.NDArray[np.int64]) -> Iterator[Batch]:
-    """The same with `num_bytes`, int64, (num_samples,): the bytes of the targets of each sample."""
-    counts = torch.from_numpy(piece_bytes)
-    for batch in batches:
-        yield {**batch, "num_bytes": counts[batch["targets"]].sum(dim=1)}
-
-
-def _shapes(num_tokens: int, context: int, num_samples: int) -> Iterator[tuple[int, int]]:
-    """Rows and length of each batch: full ones, one with fewer rows, one shorter window."""
-    num_windows, rest = divmod(num_tokens, context)
-    num_batches, rows = divmod(num_windows, num_samples)
-    yield from repeat((num_samples, context), num_batches)
-    if rows:
-        yield rows, context
-    if rest:
-        yield 1, rest
-
-
-def _batch(tokens: Tokens, starts: npt.NDArray[np.int64], length: int) -> Batch:
-    windows = tokens[starts[:, None] + np.arange(length + 1)].astype(np.int64)
-    return {
-        "inputs": torch.from_numpy(windows[:, :-1].copy()),
-        "targets": torch.from_numpy(windows[:, 1:].copy()),
-    }

@@ -15,16 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from objectives.data import (
-    NUM_BYTES,
-    Corpus,
-    held_out_windows,
-    open_corpus,
-    training_windows,
-    with_bytes,
-)
+from objectives.cleaning import Cleaning, Duplicates
+from objectives.data import NUM_BYTES, Corpus, open_corpus
 from objectives.texts import Texts
 from objectives.vocabulary import Tokenized, tokenized
+from objectives.windows import held_out_windows, training_windows, with_bytes
 from search.metric import Goal, Metric
 from search.objective import Split
 from search.training import micro_batch_size
@@ -78,6 +73,10 @@ class LanguageModel:
         corpus: str = "python-stdlib",
         held_out_tokens: int = 65_536,
         evaluation_context: int = 256,
+        *,
+        clean: bool = False,
+        duplicates: Duplicates = "keep",
+        similarity: float = 0.7,
     ) -> None:
         """Opens the corpus: a name, or the path of a text file, a folder, a `.bin` or `.npy` array.
 
@@ -85,9 +84,16 @@ class LanguageModel:
             corpus: `python-stdlib` or a path.
             held_out_tokens: bytes that every trial is judged on.
             evaluation_context: positions of one window of them, for every trial the same.
+            clean: whether documents lose what carries no text, see `objectives.cleaning`.
+            duplicates: which documents stay: `keep` all, `exact` or `near` none that repeats.
+            similarity: share of what two documents have in common from which they are near.
         """
         self._in_pieces: dict[int, Tokenized] = {}
-        self.corpus: Corpus = open_corpus(corpus, held_out_tokens=held_out_tokens)
+        self.corpus: Corpus = open_corpus(
+            corpus,
+            held_out_tokens=held_out_tokens,
+            cleaning=Cleaning(clean=clean, duplicates=duplicates, similarity=similarity),
+        )
         self.evaluation_context = evaluation_context
         self.provenance = self.corpus.provenance
 
