@@ -7,18 +7,25 @@ import platform
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from objectives.data import PYTHON_STDLIB, library_sources
 from objectives.samples import Indices, split_by_name
 from objectives.tables import read_table
 from objectives.texts import Texts
+from objectives.vocabulary import tokenized
 from search.errors import InputError
 from search.objective import Split
+
+PADDING = 0
+"""What follows the end of a text; its pieces are numbered from 1."""
 
 _NO_CODE = frozenset({"pydoc_data"})
 """Holds the pages of `help()`."""
@@ -159,3 +166,19 @@ def _lines_of_packages() -> _Lines:
 def _some(lines: Sequence[str], count: int) -> list[str]:
     """The first of them in the order of their hashes: the same ones whatever else there is."""
     return sorted(lines, key=lambda line: hashlib.sha256(line.encode()).digest())[:count]
+
+
+@lru_cache(maxsize=8)
+def in_pieces(texts: LabelledTexts, vocabulary: int) -> Mapping[str, Texts]:
+    """The texts of each split in sub-word pieces, learned from those to train on."""
+    parts = {split.value: each for split, each in texts.texts.items()}
+    return tokenized(parts, trained_on={Split.TRAIN.value}, size=vocabulary).texts
+
+
+def padded(pieces: Texts, indices: Indices, length: int) -> Tensor:
+    """The first `length` pieces of some texts, numbered from 1, then zeros: int64, (B, length)."""
+    padded_BT = np.full((len(indices), length), PADDING, dtype=np.int64)
+    for row, index in enumerate(indices):
+        text = pieces[index][:length]
+        padded_BT[row, : len(text)] = text.astype(np.int64) + 1
+    return torch.from_numpy(padded_BT)

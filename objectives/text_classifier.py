@@ -14,10 +14,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from objectives.labelled_texts import LabelledTexts, open_classes, open_numbers
-from objectives.samples import Indices, in_order, training_order
-from objectives.texts import Texts
-from objectives.vocabulary import NUM_BYTES, tokenized
+from objectives.labelled_texts import (
+    PADDING,
+    LabelledTexts,
+    in_pieces,
+    open_classes,
+    open_numbers,
+    padded,
+)
+from objectives.samples import in_order, training_order
+from objectives.vocabulary import NUM_BYTES
 from search.metric import Goal, Metric
 from search.objective import Split
 from search.training import micro_batch_size
@@ -26,8 +32,6 @@ if TYPE_CHECKING:
     from search.objective import Batch
     from search.results import Params
 
-_PADDING = 0
-"""What follows the end of a text; its pieces are numbered from 1."""
 _EVALUATION_SAMPLES = 32
 
 
@@ -235,8 +239,7 @@ def _batches(
     texts: LabelledTexts, params: Params, split: Split, *, seed: int, num_tokens: int | None
 ) -> Iterator[Batch]:
     chosen = _text_params(params)
-    parts = {part.value: each for part, each in texts.texts.items()}
-    pieces = tokenized(parts, trained_on={Split.TRAIN.value}, size=chosen.vocabulary)
+    pieces = in_pieces(texts, chosen.vocabulary)
     all_samples = np.arange(len(texts.texts[split]))
     num_samples = _num_samples(params, split)
     if split is Split.HELD_OUT:
@@ -247,18 +250,9 @@ def _batches(
         )
     for indices in order:
         yield {
-            "pieces": padded(pieces.texts[split.value], indices, chosen.sequence_length),
+            "pieces": padded(pieces[split.value], indices, chosen.sequence_length),
             "targets": torch.from_numpy(texts.targets[split][indices]),
         }
-
-
-def padded(pieces: Texts, indices: Indices, length: int) -> Tensor:
-    """The first `length` pieces of some texts, numbered from 1, then zeros: int64, (B, length)."""
-    padded_BT = np.full((len(indices), length), _PADDING, dtype=np.int64)
-    for row, index in enumerate(indices):
-        text = pieces[index][:length]
-        padded_BT[row, : len(text)] = text.astype(np.int64) + 1
-    return torch.from_numpy(padded_BT)
 
 
 class TextNet(nn.Module):
@@ -267,13 +261,13 @@ class TextNet(nn.Module):
     def __init__(self, params: TextParams, *, num_outputs: int) -> None:
         """Weights are drawn as torch does by default."""
         super().__init__()
-        self.embedding = nn.Embedding(params.vocabulary + 1, params.width, padding_idx=_PADDING)
+        self.embedding = nn.Embedding(params.vocabulary + 1, params.width, padding_idx=PADDING)
         self.encoder = Encoder(params) if params.variant == "transformer" else None
         self.head = nn.Linear(params.width, num_outputs)
 
     def forward(self, pieces_BT: Tensor) -> Tensor:
         """What each text is given for each output, fp32."""
-        is_piece_BT = pieces_BT != _PADDING
+        is_piece_BT = pieces_BT != PADDING
         x_BTC = self.embedding(pieces_BT)
         if self.encoder is not None:
             x_BTC = self.encoder(x_BTC, is_piece_BT)

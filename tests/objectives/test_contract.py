@@ -1,29 +1,71 @@
 import pytest
 import torch
 
+from objectives.image_classifier import ImageClassifier
 from objectives.language_model import LanguageModel
+from objectives.text_classifier import TextClassifier, TextRegressor
 from search.contract import check_objective
 
-SMALL = {"width": 16, "heads": 2, "depth": 1, "sequence_length": 16, "batch_size": 4}
+BATCH = {"batch_size": 4}
+TEXT = {**BATCH, "vocabulary": 256, "sequence_length": 16, "width": 16, "depth": 1, "heads": 2}
+OBJECTIVES = {
+    "language model": (
+        lambda: LanguageModel(held_out_tokens=1_500),
+        {**BATCH, "width": 16, "heads": 2, "depth": 1, "sequence_length": 16},
+        [{"dropout": 0.1, "activation_checkpointing": True}, {"sequence_length": 300}],
+    ),
+    "image classifier": (
+        lambda: ImageClassifier(held_out_samples=80),
+        {**BATCH, "image_size": 16, "channels": 2, "width": 8},
+        [
+            {"activation_checkpointing": True},
+            {"image_size": 40, "depth": 3},
+            {"shift": 0.1, "rotation": 20.0, "flip": True},
+        ],
+    ),
+    "text classifier": (
+        lambda: TextClassifier(held_out_samples=80),
+        TEXT,
+        [
+            {"variant": "transformer", "dropout": 0.1, "activation_checkpointing": True},
+            {"variant": "transformer", "precision": "bf16-mixed"},
+            {"vocabulary": 300, "sequence_length": 70},
+        ],
+    ),
+    "text regressor": (
+        lambda: TextRegressor(held_out_samples=80),
+        TEXT,
+        [{"variant": "transformer"}, {"precision": "bf16-true"}],
+    ),
+}
+"""How each is opened, its dimensions at their smallest, and changes that only it knows."""
+
+EVERY_ONE = [{}, {"micro_batch_size": 2}, {"precision": "bf16-mixed"}]
 
 
 @pytest.fixture(scope="module")
-def language_model() -> LanguageModel:
-    return LanguageModel(held_out_tokens=1_500)
+def opened():
+    """Each objective, opened when it is first asked for."""
+    found = {}
+
+    def get(name):
+        if name not in found:
+            found[name] = OBJECTIVES[name][0]()
+        return found[name]
+
+    return get
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("name", "change"),
     [
-        {},
-        {"micro_batch_size": 2},
-        {"dropout": 0.1, "activation_checkpointing": True},
-        {"precision": "bf16-mixed"},
-        {"sequence_length": 300},
+        (name, change)
+        for name, (_, _, its_own) in OBJECTIVES.items()
+        for change in [*EVERY_ONE, *its_own]
     ],
 )
-def test_language_model(language_model, change):
+def test_every_objective_keeps_the_contract(opened, name, change):
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    check_objective(language_model, {**SMALL, **change})
+    check_objective(opened(name), {**OBJECTIVES[name][1], **change})
     torch.set_num_threads(before)

@@ -5,9 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from objectives.data import library_sources
-from objectives.labelled_texts import LabelledTexts, open_classes, open_numbers
+from objectives.labelled_texts import LabelledTexts, open_classes, open_numbers, padded
+from objectives.texts import Texts
 from search.errors import InputError
 from search.objective import Split
 
@@ -110,3 +114,17 @@ class TestFile:
     def test_too_few_rows_are_refused(self, tmp_path):
         with pytest.raises(InputError, match=r"a\.jsonl: too few to be split, found 9"):
             open_classes(jsonl(tmp_path, ROWS[:9]), **NAMES)
+
+
+class TestPadded:
+    def test_golden(self):
+        pieces = Texts.of([b"\x00\x05", b"", b"\x01\x02\x03\x04"])
+        found = padded(pieces, np.array([2, 0, 1]), 3)
+        assert found.tolist() == [[2, 3, 4], [1, 6, 0], [0, 0, 0]]
+        assert found.dtype == torch.int64
+
+    @given(st.integers(1, 40))
+    def test_a_longer_one_begins_with_the_shorter(self, length):
+        pieces = Texts.of([bytes(range(20)), bytes(range(5))])
+        one, other = (padded(pieces, np.array([0, 1]), each) for each in (length, 41))
+        assert torch.equal(one, other[:, :length])

@@ -4,12 +4,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
-from objectives.text_classifier import TextClassifier, TextNet, TextParams, TextRegressor, padded
-from objectives.texts import Texts
+from objectives.text_classifier import TextClassifier, TextNet, TextParams, TextRegressor
 from search.metric import Goal
 from search.objective import Split, load_objective
 from search.training import TrainingRun
@@ -157,20 +154,6 @@ class TestEvaluation:
         with torch.no_grad():
             whole, single = (classifier.evaluate(model, each) for each in (batches, rows))
         assert whole == pytest.approx(single, rel=1e-5)
-
-
-class TestPadded:
-    def test_golden(self):
-        pieces = Texts.of([b"\x00\x05", b"", b"\x01\x02\x03\x04"])
-        found = padded(pieces, np.array([2, 0, 1]), 3)
-        assert found.tolist() == [[2, 3, 4], [1, 6, 0], [0, 0, 0]]
-        assert found.dtype == torch.int64
-
-    @given(st.integers(1, 40))
-    def test_a_longer_one_begins_with_the_shorter(self, length):
-        pieces = Texts.of([bytes(range(20)), bytes(range(5))])
-        one, other = (padded(pieces, np.array([0, 1]), each) for each in (length, 41))
-        assert torch.equal(one, other[:, :length])
 
 
 class TestNet:
