@@ -100,9 +100,30 @@ def plan(
             show_default=False,
         ),
     ] = None,
+    explain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME=VALUE ...",
+            help="Show one configuration's memory over time: --explain batch_size=32 depth=4.",
+            show_default=False,
+        ),
+    ] = None,
+    more: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", hidden=True)
+    ] = None,
+    chart: Annotated[
+        Path | None,
+        typer.Option(help="With --explain: a page of HTML to write.", show_default=False),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Say what of a sweep's space fits, training nothing."""
+    if explain is not None:
+        _explain(sweep_file, [explain, *(more or [])], device, chart, as_json=json)
+        return
+    if more or chart:
+        msg = f"{more[0] if more else '--chart'}: only with --explain NAME=VALUE ..."
+        raise InputError(msg)
     if price and not device:
         msg = "--price: no device is named to be compared (add --device NAME for each)"
         raise InputError(msg)
@@ -114,6 +135,25 @@ def plan(
         from search.pipeline import running
 
         running.plan(sweep_file, device_name=device[0] if device else None, as_json=json)
+
+
+def _explain(
+    sweep_file: Path,
+    settings: list[str],
+    device: list[str] | None,
+    chart: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    from search.pipeline import explaining
+
+    if device and len(device) > 1:
+        msg = "--explain: one configuration on one device (name a single --device)"
+        raise InputError(msg)
+    name = device[0] if device else None
+    explaining.explain(
+        sweep_file, settings=settings, device_name=name, chart=chart, as_json=as_json
+    )
 
 
 @app.command()

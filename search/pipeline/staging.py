@@ -13,7 +13,7 @@ from search.pipeline.screen import console
 if TYPE_CHECKING:
     from search.memory.device import Device
     from search.memory.feasibility import Verdict
-    from search.memory.machine import Machine
+    from search.memory.machine import CpuMemory, GpuMemory, Machine
     from search.memory.margins import Margins
     from search.memory.prediction import Predictor
     from search.memory.rates import Basis
@@ -95,7 +95,7 @@ def prepare_comparison(path: Path, device_names: Sequence[str]) -> tuple[Stage, 
     stages: list[Stage] = []
     traced: dict[Machine, Predictor] = {}
     for device in devices:
-        machine, placed = _machine(device), _planned_slots(loaded.sweep, device)
+        machine, placed = machine_of(device), _planned_slots(loaded.sweep, device)
         stage = _stage(loaded, device, placed, is_here=device is here, predict=traced.get(machine))
         traced.setdefault(machine, stage.predict)
         stages.append(stage)
@@ -157,7 +157,7 @@ def _stage(
         if predict
         else Predictor(
             loaded.objective,
-            _machine(device),
+            machine_of(device),
             space=_with_changes(map(loaded.params_of, structures), rescue),
             margins=margins,
         )
@@ -175,7 +175,7 @@ def _stage(
     )
 
 
-def _machine(device: Device) -> Machine:
+def machine_of(device: Device) -> GpuMemory | CpuMemory:
     """How memory is counted on a device, this machine's constant measured where it is needed."""
     from search.memory.machine import CpuMemory, GpuMemory
     from search.memory.measurement import overhead_bytes
