@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 import torch
-from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.allocator_replay import Sample, Step, steps_of
 from benchmarks.gpu_check_configurations import SMALL_BYTES, Configuration, configurations
 from benchmarks.gpu_check_runs import drawn, drive
-from search.memory.device import device_here
+from search.memory.device import WorkspaceBytes, device_here
+from search.memory.workspace_measurement import measured_here
 
 _GPU = torch.device("cuda")
 _DRIVER_FILE = Path("/proc/driver/nvidia/version")
@@ -49,15 +49,6 @@ class ContextBytes:
     bare_bytes: int
     trained_bytes: int
     others_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkspaceBytes:
-    """What each first matrix product left allocated."""
-
-    cublas_bytes: int
-    lt_bytes: int
-    backward_bytes: int
 
 
 def architecture_here() -> tuple[int, int]:
@@ -136,24 +127,9 @@ def fits(configuration: Configuration) -> bool:
 def workspaces() -> WorkspaceBytes:
     """What cuBLAS and cuBLASLt took: in the main thread, and in that of the backward pass."""
     clean()
-    matrix = torch.randn(64, 64, device=_GPU, requires_grad=True)
-    bias = torch.randn(64, device=_GPU)
-    stages = [torch.cuda.memory_allocated()]
-    with torch.no_grad():
-        matrix @ matrix
-        stages.append(torch.cuda.memory_allocated())
-        functional.linear(matrix, matrix, bias)
-        stages.append(torch.cuda.memory_allocated())
-    (matrix @ matrix).sum().backward()
-    matrix.grad = None
-    torch.cuda.synchronize()
-    stages.append(torch.cuda.memory_allocated())
-    del matrix, bias
+    found = measured_here(_GPU)
     clean()
-    first, second, third, last = stages
-    return WorkspaceBytes(
-        cublas_bytes=second - first, lt_bytes=third - second, backward_bytes=last - third
-    )
+    return found
 
 
 class _Sampler(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -160,9 +160,10 @@ def measured_line(measured: MeasuredContext) -> str:
     """What was measured on a GPU of this machine."""
     found = measured.estimate
     low, high = format_bytes(found.low_bytes), format_bytes(found.high_bytes)
-    count = len(measured.sizes_bytes)
+    count, kept = len(measured.sizes_bytes), measured.workspaces
+    workspaces = f"workspaces {format_bytes(kept.num_bytes)}, " if kept else ""
     return (
         f"measured: {measured.device_name}, context {format_bytes(found.expected_bytes)} "
         f"({low} to {high} in {count} measurement{'' if count == 1 else 's'}), "
-        f"driver {measured.driver}, torch {measured.torch_version}"
+        f"{workspaces}driver {measured.driver}, torch {measured.torch_version}"
     )

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from search.errors import SearchError
-from search.memory.contexts import measured_context, published_context
-from search.memory.device import ByteEstimate, Device, PeakFlops
+from search.memory.contexts import MeasuredContext, measured_context, published_context
+from search.memory.device import Device, PeakFlops
 from search.memory.gpu_list import Gpu, gpus
 from search.memory.gpu_names import gpu_named, has_words
 from search.memory.gpu_peaks import peak_flops
@@ -82,6 +82,7 @@ def described(
     """
     known = _known(name, capacity_bytes)
     facts = _device(*known) if known else None
+    measured = _measured(name, driver=driver, torch_version=torch_version)
     return Device(
         name=name,
         kind="cuda",
@@ -90,20 +91,19 @@ def described(
         memory_type=facts.memory_type if facts else None,
         bandwidth_bytes_per_second=facts.bandwidth_bytes_per_second if facts else None,
         peak_flops=facts.peak_flops if facts else None,
-        context=_context(name, architecture, driver=driver, torch_version=torch_version),
+        context=measured.estimate if measured else published_context(architecture),
+        workspaces=measured.workspaces_here if measured else None,
         held_bytes=held_bytes,
         driver=driver,
     )
 
 
-def _context(
-    name: str, architecture: tuple[int, int], *, driver: str | None, torch_version: str | None
-) -> ByteEstimate:
-    if driver and torch_version:
-        measured = measured_context(name, driver=driver, torch_version=torch_version)
-        if measured is not None:
-            return measured.estimate
-    return published_context(architecture)
+def _measured(
+    name: str, *, driver: str | None, torch_version: str | None
+) -> MeasuredContext | None:
+    if driver is None or torch_version is None:
+        return None
+    return measured_context(name, driver=driver, torch_version=torch_version)
 
 
 def _known(name: str, total_bytes: int | None) -> tuple[Gpu, Slice | None] | None:

@@ -11,6 +11,7 @@ import sys
 import torch
 
 from search.errors import MachineError
+from search.memory import workspace_measurement
 from search.memory.contexts import MeasuredContext, measured_context, record_context
 from search.memory.device import cuda_context_bytes, device_here
 from search.memory.elsewhere import measured_by
@@ -20,6 +21,9 @@ from search.memory.process import prepare_process
 
 def measure_context() -> MeasuredContext:
     """Measures the current GPU once more and remembers it; what is known of it then.
+
+    That is the context, and the workspaces of the libraries of matrix products, each in a process
+    of its own.
 
     Raises:
         MachineError: when no GPU is here that torch can use, or the measuring process fails.
@@ -39,13 +43,21 @@ def measure_context() -> MeasuredContext:
         raise MachineError(msg)
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     num_bytes = _measured_elsewhere(str(properties.uuid))
-    record_context(device.name, driver=device.driver, torch_version=version, num_bytes=num_bytes)
+    workspaces = workspace_measurement.measured_elsewhere()
+    record_context(
+        device.name,
+        driver=device.driver,
+        torch_version=version,
+        num_bytes=num_bytes,
+        workspaces=workspaces,
+    )
     known = measured_context(device.name, driver=device.driver, torch_version=version)
     return known or MeasuredContext(  # where nothing could be kept
         device_name=device.name,
         driver=device.driver,
         torch_version=version,
         sizes_bytes=(num_bytes,),
+        workspaces=workspaces,
     )
 
 

@@ -1,4 +1,4 @@
-"""What a process takes of a GPU outside torch's allocator: published values, and those measured.
+"""What a process takes of a GPU outside its tensors: published values, and those measured.
 
 That is the CUDA context, with the driver's own tables, and the kernels that were loaded into it.
 Kernels are loaded when they are first used (torch sets `CUDA_MODULE_LOADING=LAZY` since 1.13,
@@ -11,11 +11,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from search.memory.device import ByteEstimate
+from search.memory.device import ByteEstimate, WorkspaceBytes, workspace_setting
 from search.memory.files import cache_folder, read_json, write_json
 
 _MIB = 2**20
@@ -58,12 +58,22 @@ outside torch (0.16 GiB, H100) is no context: its baseline already counts that (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredContext:
-    """What was measured on one device with one driver and one build of torch, latest last."""
+    """What was measured on one device with one driver and one build of torch, latest last.
+
+    `workspaces` are those of the latest measurement that looked at them.
+    """
 
     device_name: str
     driver: str
     torch_version: str
     sizes_bytes: tuple[int, ...]
+    workspaces: WorkspaceBytes | None = None
+
+    @property
+    def workspaces_here(self) -> WorkspaceBytes | None:
+        """The workspaces, where this process's environment asks for them as that one's did."""
+        known = self.workspaces
+        return known if known and known.setting == workspace_setting() else None
 
     @property
     def estimate(self) -> ByteEstimate:
@@ -92,7 +102,14 @@ def published_context(architecture: tuple[int, int]) -> ByteEstimate:
     )
 
 
-def record_context(device_name: str, *, driver: str, torch_version: str, num_bytes: int) -> None:
+def record_context(
+    device_name: str,
+    *,
+    driver: str,
+    torch_version: str,
+    num_bytes: int,
+    workspaces: WorkspaceBytes | None = None,
+) -> None:
     """Remembers one measurement for this user. A cache folder that cannot be written is no fault.
 
     Args:
@@ -100,17 +117,20 @@ def record_context(device_name: str, *, driver: str, torch_version: str, num_byt
         driver: the driver's version.
         torch_version: `torch.__version__`, with its build label.
         num_bytes: what the process held of the GPU beyond the memory that torch reserved.
+        workspaces: what the libraries of matrix products took; default: what is known of them.
     """
     content = read_json(_file())
     key = _key(device_name, driver=driver, torch_version=torch_version)
     known = _read(content.get(key))
     sizes_bytes = (*(known.sizes_bytes if known else ()), num_bytes)[-_KEPT:]
-    entry = {
+    entry: dict[str, Any] = {
         "device": device_name,
         "driver": driver,
         "torch": torch_version,
         "sizes_bytes": list(sizes_bytes),
     }
+    if (workspaces := workspaces or (known.workspaces if known else None)) is not None:
+        entry["workspaces"] = asdict(workspaces)
     with suppress(OSError):
         write_json(_file(), {**content, key: entry})
 
@@ -142,9 +162,14 @@ def _read(entry: Any) -> MeasuredContext | None:
             driver=str(entry["driver"]),
             torch_version=str(entry["torch"]),
             sizes_bytes=tuple(int(size) for size in entry["sizes_bytes"]),
+            workspaces=_workspaces(entry.get("workspaces")),
         )
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return None
+
+
+def _workspaces(entry: Any) -> WorkspaceBytes | None:
+    return WorkspaceBytes(**entry) if entry else None
 
 
 def _file() -> Path:

@@ -24,20 +24,25 @@ from search.memory.cuda_results import REPLACEMENTS
 from search.memory.cuda_scratch import scratch
 from search.memory.cuda_uncertainty import total
 from search.memory.cuda_workspaces import Workspaces
+from search.memory.device import WorkspaceBytes
 from search.memory.target import Call, Freed, Inside, Returned, Unsure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cuda:
-    """A GPU to trace for, by its compute capability, such as (8, 0) for an A100."""
+    """A GPU to trace for, by its compute capability, such as (8, 0) for an A100.
+
+    `workspaces` are those that were measured on it; default: what torch's source says of them.
+    """
 
     architecture: Architecture
+    workspaces: WorkspaceBytes | None = None
     _workspaces: Workspaces = field(init=False, repr=False, compare=False)
     _uncertain: list[Unsure] = field(init=False, repr=False, compare=False, default_factory=list)
 
     def __post_init__(self) -> None:
         """Starts without workspaces."""
-        object.__setattr__(self, "_workspaces", Workspaces(self.architecture))
+        object.__setattr__(self, "_workspaces", Workspaces(self.architecture, self.workspaces))
 
     @property
     def device(self) -> torch.device:

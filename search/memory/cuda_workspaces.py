@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from search.memory.cuda_device import Architecture
+from search.memory.device import WorkspaceBytes
 from search.memory.target import Call, Inside
 
 _aten = torch.ops.aten
@@ -70,9 +71,9 @@ class Workspaces:
     A handle belongs to a thread: the main one, and the one that runs the backward pass.
     """
 
-    def __init__(self, architecture: Architecture) -> None:
-        """None is there yet."""
-        self._architecture = architecture
+    def __init__(self, architecture: Architecture, measured: WorkspaceBytes | None = None) -> None:
+        """None is there yet. Their sizes are those of the table, but for what was `measured`."""
+        self._sizes = measured or _tabled(architecture)
         self._cublas_threads: set[bool] = set()
         self._lt_threads: set[bool] = set()
 
@@ -93,11 +94,21 @@ class Workspaces:
                 yield Inside(call.args[index].numel() * call.args[index].itemsize)
         if call.in_backward not in self._cublas_threads:
             self._cublas_threads.add(call.in_backward)
-            yield Inside(cublas_workspace_bytes(self._architecture), stays=True)
+            sizes = self._sizes
+            asked = sizes.backward_bytes if call.in_backward else sizes.cublas_bytes
+            if asked:
+                yield Inside(asked, stays=True)
         if _takes_lt(call) and call.in_backward not in self._lt_threads:
             self._lt_threads.add(call.in_backward)
-            if lt_workspace_bytes():
-                yield Inside(lt_workspace_bytes(), stays=True)
+            if self._sizes.lt_bytes:
+                yield Inside(self._sizes.lt_bytes, stays=True)
+
+
+def _tabled(architecture: Architecture) -> WorkspaceBytes:
+    num_bytes = cublas_workspace_bytes(architecture)
+    return WorkspaceBytes(
+        cublas_bytes=num_bytes, lt_bytes=lt_workspace_bytes(), backward_bytes=num_bytes
+    )
 
 
 def _is_readable(matrix: Tensor) -> bool:

@@ -26,6 +26,43 @@ class ByteEstimate:
     source: str
 
 
+_WORKSPACE_SETTINGS = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUBLASLT_WORKSPACE_SIZE",
+    "DISABLE_ADDMM_CUDA_LT",
+    "TORCH_CUBLASLT_UNIFIED_WORKSPACE",
+)
+"""What of a process's environment decides its workspaces, see `search.memory.cuda_workspaces`."""
+
+
+def workspace_setting() -> str:
+    """What this process's environment says of workspaces; empty where it says nothing."""
+    found = ((name, os.environ.get(name)) for name in _WORKSPACE_SETTINGS)
+    return " ".join(f"{name}={value}" for name, value in found if value is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceBytes:
+    """What the libraries of matrix products ask for once and keep, in bytes.
+
+    Attributes:
+        cublas_bytes: cuBLAS, at the first product of the main thread.
+        lt_bytes: cuBLASLt, at its first product that adds a bias.
+        backward_bytes: cuBLAS, at the first product of the thread that runs the backward pass.
+        setting: `workspace_setting` of the process they were measured in.
+    """
+
+    cublas_bytes: int
+    lt_bytes: int
+    backward_bytes: int
+    setting: str = ""
+
+    @property
+    def num_bytes(self) -> int:
+        """All of them together."""
+        return self.cublas_bytes + self.lt_bytes + self.backward_bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakFlops:
     """The most floating-point operations per second, dense, by precision; None: not known.
@@ -51,6 +88,7 @@ class Device:
         bandwidth_bytes_per_second: of its memory, as the maker states it.
         context: what a process takes outside torch's allocator: the CUDA context with the
             kernels loaded into it.
+        workspaces: of the libraries of matrix products, where they were measured on it.
         held_bytes: what other processes held when it was looked at.
         driver: the version of the driver that answered.
     """
@@ -64,6 +102,7 @@ class Device:
     bandwidth_bytes_per_second: float | None = None
     peak_flops: PeakFlops | None = None
     context: ByteEstimate | None = None
+    workspaces: WorkspaceBytes | None = None
     held_bytes: int = 0
     driver: str | None = None
 

@@ -10,7 +10,12 @@ from search.errors import MachineError
 
 
 def measured_by(module: str, *arguments: str, what: str) -> int:
-    """The last number that a module of ours prints, run as a program with this process's paths.
+    """The last number that a module of ours prints, see `all_measured_by`."""
+    return all_measured_by(module, *arguments, what=what, count=1)[0]
+
+
+def all_measured_by(module: str, *arguments: str, what: str, count: int) -> tuple[int, ...]:
+    """The last numbers that a module of ours prints, run as a program with this process's paths.
 
     Raises:
         MachineError: when it fails; `what` says what was measured, and its own words follow.
@@ -26,4 +31,4 @@ def measured_by(module: str, *arguments: str, what: str) -> int:
     if done.returncode:
         msg = f"measuring {what} failed:\n{done.stderr.strip()}"
         raise MachineError(msg)
-    return int(done.stdout.split()[-1])
+    return tuple(map(int, done.stdout.split()[-count:]))

@@ -9,7 +9,7 @@ from typing import Protocol
 from search.memory.allocator import CachingAllocator, simulate
 from search.memory.allocator_settings import AllocatorSettings, allocator_settings_of
 from search.memory.cuda import Cuda
-from search.memory.device import ByteEstimate
+from search.memory.device import ByteEstimate, WorkspaceBytes
 from search.memory.target import Cpu, Target
 from search.memory.trace import Event, Phase, Trace
 from search.results import PredictedMemory
@@ -82,16 +82,18 @@ def _rounding_bytes(traced: Trace) -> int:
 class GpuMemory:
     """What a process takes of a GPU: the segments that torch reserves, and the CUDA context.
 
-    `settings` are by default those that torch would read from this process's environment.
+    `settings` are by default those that torch would read from this process's environment,
+    `workspaces` of cuBLAS those that torch's source names.
     """
 
     architecture: tuple[int, int]
     context: ByteEstimate
+    workspaces: WorkspaceBytes | None = None
     settings: AllocatorSettings = field(default_factory=allocator_settings_of)
 
     def target(self) -> Target:
         """A GPU of this architecture."""
-        return Cuda(architecture=self.architecture)
+        return Cuda(architecture=self.architecture, workspaces=self.workspaces)
 
     def predicted(self, traced: Trace) -> PredictedMemory:
         """The most that is reserved, where there is room, plus the context.

@@ -181,7 +181,9 @@ def machine_of(device: Device) -> GpuMemory | CpuMemory:
     from search.memory.measurement import overhead_bytes
 
     if device.architecture is not None and device.context is not None:
-        return GpuMemory(architecture=device.architecture, context=device.context)
+        return GpuMemory(
+            architecture=device.architecture, context=device.context, workspaces=device.workspaces
+        )
     with console.status("measuring what this machine adds to a trial's tensors (once)"):
         return CpuMemory(overhead_bytes=overhead_bytes(device))
 

@@ -5,15 +5,19 @@ import pytest
 import torch
 
 from search.errors import MachineError
-from search.memory import context_measurement
+from search.memory import context_measurement, workspace_measurement
 from search.memory.catalogue import described
 from search.memory.contexts import measured_contexts
+from search.memory.device import WorkspaceBytes
 from search.memory.nvml import GpuHere
 from search.units import GIB, MIB
+
+WORKSPACES = WorkspaceBytes(cublas_bytes=1024, lt_bytes=512, backward_bytes=2048)
 
 
 def fake_gpu(monkeypatch, *, driver="580.65.06"):
     """A GPU as torch and the driver would show it."""
+    monkeypatch.setattr(workspace_measurement, "measured_elsewhere", lambda: WORKSPACES)
     device = described("NVIDIA L4", capacity_bytes=22 * GIB, architecture=(8, 9), driver=driver)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
@@ -47,6 +51,7 @@ def test_each_measurement_is_remembered_for_this_driver_and_torch(monkeypatch):
         torch_version=torch.__version__,
     )
     assert again.context == found.estimate
+    assert again.workspaces == found.workspaces == WORKSPACES
 
 
 def test_what_cannot_be_kept_is_still_told(monkeypatch, tmp_path):

@@ -7,6 +7,7 @@ from search.memory.contexts import (
     published_context,
     record_context,
 )
+from search.memory.device import WorkspaceBytes
 from search.memory.files import cache_folder
 
 MIB = 2**20
@@ -42,13 +43,27 @@ def test_another_driver_torch_or_device_is_another_measurement():
     assert [one.device_name for one in measured_contexts()] == ["NVIDIA H100", "NVIDIA H200"]
 
 
+def test_workspaces_stay_beside_the_context_until_they_are_measured_again(monkeypatch):
+    for num_bytes in (1, 2):
+        found = WorkspaceBytes(cublas_bytes=num_bytes, lt_bytes=0, backward_bytes=3)
+        record_context("NVIDIA H100", **HERE, num_bytes=500 * MIB, workspaces=found)
+        record_context("NVIDIA H100", **HERE, num_bytes=510 * MIB)
+        known = measured_context("NVIDIA H100", **HERE)
+        assert known.workspaces == known.workspaces_here == found
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # asks for others than were measured
+    assert measured_context("NVIDIA H100", **HERE).workspaces_here is None
+
+
 def test_the_latest_are_kept():
     for size in range(40):
         record_context("NVIDIA L4", **HERE, num_bytes=size)
     assert measured_context("NVIDIA L4", **HERE).sizes_bytes == tuple(range(8, 40))
 
 
-@pytest.mark.parametrize("entry", ["[]", '{"device": "x"}', '{"sizes_bytes": "many"}', "7"])
+_ODD = '{"device": "x", "driver": "1", "torch": "2", "sizes_bytes": [1], "workspaces": {"a": 1}}'
+
+
+@pytest.mark.parametrize("entry", ["[]", _ODD, '{"device": "x"}', '{"sizes_bytes": "many"}', "7"])
 def test_a_damaged_entry_is_as_good_as_none_and_is_replaced(entry):
     record_context("NVIDIA L4", **HERE, num_bytes=1)
     file = cache_folder() / "contexts.json"

@@ -80,7 +80,13 @@ def test_json_has_all_of_it(capsys, monkeypatch):
     assert device["peak_flops"]["tf32"] == pytest.approx(156e12, rel=0.01)
     assert [gpu["held_bytes"] for gpu in found["here"]] == [2 * GIB]
     assert found["measured"] == [
-        {"device_name": "NVIDIA L4", "driver": "580", "torch_version": "2.13.0", "sizes_bytes": [7]}
+        {
+            "device_name": "NVIDIA L4",
+            "driver": "580",
+            "torch_version": "2.13.0",
+            "sizes_bytes": [7],
+            "workspaces": None,
+        }
     ]
 
 

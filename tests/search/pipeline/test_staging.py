@@ -3,7 +3,9 @@ from types import SimpleNamespace
 import pytest
 
 from search.errors import InputError
-from search.pipeline.staging import _rescue, _with_changes
+from search.memory.device import ByteEstimate, Device, WorkspaceBytes
+from search.memory.machine import GpuMemory
+from search.pipeline.staging import _rescue, _with_changes, machine_of
 from search.sweep.sweep import Sweep
 
 PARAMS = {"batch_size": 4, "optimizer": "sgd", "precision": "bf16-true"}
@@ -54,3 +56,16 @@ def test_changes_are_announced_with_what_they_are_made_to():
         *accumulated,
         *({**checkpointed, "micro_batch_size": size} for size in ("equal", 2, 1)),
     ]
+
+
+def test_what_was_measured_on_a_gpu_decides_its_memory():
+    context = ByteEstimate(low_bytes=1, expected_bytes=2, high_bytes=3, source="none")
+    found = WorkspaceBytes(cublas_bytes=4, lt_bytes=5, backward_bytes=6)
+    facts = {"name": "a GPU", "kind": "cuda", "capacity_bytes": 7, "architecture": (8, 0)}
+    machines = [
+        machine_of(Device(**facts, context=context, workspaces=each)) for each in (found, None)
+    ]
+    plain = GpuMemory(architecture=(8, 0), context=context)
+    assert machines == [GpuMemory(architecture=(8, 0), context=context, workspaces=found), plain]
+    assert repr(machines[0]) != repr(plain)  # predictions are kept by it
+    assert machines[0].target().workspaces is found
