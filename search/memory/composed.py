@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -78,22 +77,28 @@ def gradients_summed_in_place(events: Iterable[Event], sums: Mapping[int, int]) 
     """
     found = list(events)
     same_as, gone = _reused(found, sums)
-    parts = {same_as.get(event.storage, event.storage): event.part for event in found}
+    written = {*same_as, *same_as.values()}
+    parts = {
+        same_as.get(event.storage, event.storage): event.part
+        for event in found
+        if event.storage in written
+    }
     num_bytes: dict[int, int] = {}
     kept = []
     for index, event in enumerate(found):
-        if index in gone:
-            continue
-        storage = same_as.get(event.storage, event.storage)
-        size = num_bytes.setdefault(storage, event.num_bytes)
-        kept.append(
-            replace(
-                event,
-                storage=storage,
-                num_bytes=size if event.num_bytes > 0 else -size,
-                part=parts[storage],
+        if event.storage not in written:
+            kept.append(event)
+        elif index not in gone:
+            storage = same_as.get(event.storage, event.storage)
+            size = num_bytes.setdefault(storage, event.num_bytes)
+            appears = event.num_bytes > 0
+            kept.append(
+                event._replace(
+                    storage=storage,
+                    num_bytes=size if appears else -size,
+                    part=parts[storage],
+                )
             )
-        )
     return kept
 
 
@@ -102,7 +107,7 @@ def _reused(events: list[Event], sums: Mapping[int, int]) -> tuple[dict[int, int
     same_as: dict[int, int] = {}
     gone: set[int] = set()
     for index, event in enumerate(events):
-        if event.num_bytes <= 0 or event.storage not in sums:
+        if event.storage not in sums or event.num_bytes <= 0:
             continue
         first, deaths = sums[event.storage], _deaths_after(events, index)
         if first in deaths:

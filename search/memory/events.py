@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from search.memory.formulas import Formula
 
@@ -40,12 +40,12 @@ class Part(StrEnum):
     WORKSPACE = "workspace"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(NamedTuple):
     """A storage that appears (`num_bytes` above 0) or goes (below 0), and the operator that did it.
 
     A storage that goes names the operator that ran last before. One whose size follows no
-    polynomial has a `formula`, and may be empty: `Trace.all_events` alone has such events.
+    polynomial has a `formula`, and may be empty: `Trace.all_events` alone has such events. A tuple,
+    because there are thousands of them in every trace.
     """
 
     phase: Phase

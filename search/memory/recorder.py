@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from search.memory.composed import gradients_summed_in_place, is_asked_by_the_engine
-from search.memory.events import TRAINING_PHASES, Appearances, Event, Part, Phase
+from search.memory.events import TRAINING_PHASES, Event, Part, Phase
 from search.memory.formulas import Formula
 from search.memory.memo import Memo
+from search.memory.operators import Operator
 from search.memory.scattering import scattered_in_place
 from search.memory.target import Call, Freed, Inside, Returned, Target
 from search.memory.work import Tally
@@ -30,11 +29,14 @@ _ADD = torch.ops.aten.add.Tensor
 _READ = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001 - the operator behind `.item()`
 _DEVICE = torch.ops.prim.device.default
 _COPY = torch.ops.aten._to_copy.default  # noqa: SLF001 - the operator behind `.to()`
-_COMPOSED = torch._C.DispatchKey.CompositeImplicitAutograd  # noqa: SLF001
-_COMPOSED_HERE = torch._C.DispatchKey.AutogradCPU  # noqa: SLF001 - where a target installs its own
 _NO_LOGITS = 2**63
 """More elements than a tensor has: what a loss makes of logits is as large as they are."""
 _UNSCALE = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default
+_CREATION = Phase.MODEL_CREATION
+_TEMPORARIES, _WORKSPACE = Part.TEMPORARIES, Part.WORKSPACE  # members of an enumeration are slow
+_STORAGE = attrgetter("storage")
+_Booked = tuple[Phase, int, int, str, Formula | None]
+"""An event before its part is known."""
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -48,7 +50,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._fake = fake
         self._memo = Memo(fake)
         self._target = target
-        self._events: list[Event] = []
+        self._events: list[_Booked] = []
+        self._operators: dict[int, Operator] = {}
         self._alive: dict[int, tuple[int, weakref.ref[Any]]] = {}
         self._parts: dict[int, Part] = {}
         self._forward: set[int] = set()
@@ -65,46 +68,56 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """What the operator gives, after all that it made is booked."""
-        whole = self._target.replacement(func) is not None
-        if torch.is_inference_mode_enabled() and _is_composed(func) and not whole:
-            with self:  # what it is made of comes here by itself in any other mode
-                return func._op_dk(_composition(func), *args, **(kwargs or {}))  # noqa: SLF001
-        return self._booked(func, args, kwargs or {})
-
-    def _booked(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
+            return args[0]._fake_device  # noqa: SLF001 - asked at every turn, twice as often as all else
         if func is _READ:
             return self._read(args[0])
-        if func is _DEVICE and isinstance(args[0], FakeTensor):
-            return args[0].fake_device  # asked at every turn: a third of the time of a trace
-        self._operator = str(func)
+        operator = self._operators.get(id(func)) or self._known(func)
+        if operator.composition is not None and torch.is_inference_mode_enabled():
+            with self:  # what it is made of comes here by itself in any other mode
+                return func._op_dk(operator.composition, *args, **(kwargs or {}))  # noqa: SLF001
+        return self._booked(operator, args, kwargs or {})
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: torch wraps each call to keep its compiler out, but a trace lets none in.
+
+        See `search.memory.compiled`, compiled_code_refused.
+        """
+        return False
+
+    def _known(self, func: Any) -> Operator:
+        operator = Operator.of(func, self._target.replacement(func))
+        self._operators[id(func)] = operator
+        return operator
+
+    def _booked(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        func, self._operator = operator.itself, operator.name
         if func is _UNSCALE:
             self._zeros.add(_key(args[1]))
         in_backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001 - as torch.utils.checkpoint asks it
         if in_backward:
             self._keep_activations()
-        result = self._result(func, args, kwargs)
+        result = self._result(operator, args, kwargs)
         call = Call(operator=func, args=args, kwargs=kwargs, result=result, in_backward=in_backward)
         self._book_call(call)
         if self.tally is not None:
             self.tally.add(call, self._target.holds)
-        self._note(call)
-        if self.phase is Phase.MODEL_CREATION:
+        if func is _ADD and in_backward:
+            self._note_sum(call)
+        if operator.is_any:
+            self._zeros.add(_key(result))
+        if self.phase is _CREATION:
             self._forget_conversions()
         return result
 
-    def _note(self, call: Call) -> None:
-        """Remembers what is known of a result beside its memory."""
-        adds = call.operator is _ADD and call.in_backward and not torch.is_grad_enabled()
-        if adds and is_asked_by_the_engine():
-            self._note_sum(call.args, call.result)
-        if self._operator.startswith("aten.any."):
-            self._zeros.add(_key(call.result))
-
-    def _result(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        written = scattered_in_place(func, args)
-        if written is not None and self._target.replacement(func) is None:
-            return written(*args, **kwargs)
-        result = self._memo(func, args, kwargs, self._target.replacement(func))
+    def _result(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        func = operator.itself
+        if operator.is_scattering:
+            written = scattered_in_place(func, args)
+            if written is not None:
+                return written(*args, **kwargs)
+        result = self._memo(func, args, kwargs, operator.replacement)
         if func is _COPY:
             _place(result, kwargs.get("device"))
         return result
@@ -117,7 +130,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         constant = getattr(tensor, "constant", None)
         if constant is not None:
-            with unset_fake_temporarily():  # or it is taken for a fake tensor now and then
+            with torch._C._DisableTorchDispatch():  # or it is taken for a fake tensor now and then  # noqa: SLF001
                 return constant.item()  # type: ignore[no-any-return]
         number = 0 if _key(tensor) in self._zeros else 1
         kind = float if tensor.is_floating_point() else bool if tensor.dtype is torch.bool else int
@@ -131,8 +144,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not isinstance(tensor, Tensor) or not self._target.holds(tensor):
             return
         storage = tensor.untyped_storage()
-        key, num_bytes = _key(tensor), storage.nbytes()
-        if key in self._alive or not num_bytes:
+        key = storage._cdata  # noqa: SLF001 - as in _key
+        if key in self._alive:
+            return
+        num_bytes = storage.nbytes()
+        if not num_bytes:
             return
         number = len(self._parts)
         self._parts[number] = self._first_part(number, tensor, in_backward=in_backward)
@@ -140,16 +156,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         died = self._on_death(key, number, num_bytes)
         self._alive[key] = (number, weakref.ref(storage, died))
 
-    def _note_sum(self, terms: tuple[Any, ...], result: Tensor) -> None:
-        """Two gradients of one tensor, which the autograd engine adds; the first one came first."""
-        first, total = (self._alive.get(_key(tensor)) for tensor in (terms[0], result))
-        if first and total and torch._prims_common.is_non_overlapping_and_dense_or_false(terms[0]):  # noqa: SLF001
+    def _note_sum(self, call: Call) -> None:
+        """Two gradients of one tensor, where the engine adds them; the first one came first."""
+        if torch.is_grad_enabled() or not is_asked_by_the_engine():
+            return
+        gradient = call.args[0]
+        first, total = (self._alive.get(_key(tensor)) for tensor in (gradient, call.result))
+        if first and total and torch._prims_common.is_non_overlapping_and_dense_or_false(gradient):  # noqa: SLF001
             self._sums[total[0]] = first[0]
 
     def _book_call(self, call: Call) -> None:
         """Memory inside an operator and its results, in the order the target tells."""
-        results, steps = tree_leaves(call.result), list(self._target.inside(call))
-        if not any(isinstance(step, Returned) for step in steps):
+        results, steps = _leaves(call.result), list(self._target.inside(call))
+        if steps and not any(isinstance(step, Returned) for step in steps):
             steps = [*map(Returned, range(len(results))), *steps]
         going: list[tuple[int, Inside]] = []
         for step in steps:
@@ -169,7 +188,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _begin(self, block: Inside) -> int:
         number = len(self._parts)
-        self._parts[number] = Part.WORKSPACE if block.stays else Part.TEMPORARIES
+        self._parts[number] = _WORKSPACE if block.stays else _TEMPORARIES
         self._add(number, block.num_bytes, block.formula)
         return number
 
@@ -186,16 +205,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return died
 
     def _add(self, number: int, num_bytes: int, formula: Formula | None = None) -> None:
-        self._events.append(
-            Event(
-                phase=self.phase,
-                storage=number,
-                num_bytes=num_bytes,
-                operator=self._operator,
-                part=Part.TEMPORARIES,
-                formula=formula,
-            )
-        )
+        self._events.append((self.phase, number, num_bytes, self._operator, formula))
 
     def _first_part(self, number: int, tensor: Tensor, *, in_backward: bool) -> Part:
         """A guess that `assign` and `_keep_activations` may mend when more is known."""
@@ -205,13 +215,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if in_backward:  # where only checkpointing turns gradients on
                 return Part.RECOMPUTED
             self._forward.add(number)
-        return Part.TEMPORARIES
+        return _TEMPORARIES
 
     def _keep_activations(self) -> None:
         """What the forward pass left alive when the backward pass begins are activations."""
         self._least_logits = _NO_LOGITS
         for number in self._forward:
-            if self._parts[number] is Part.TEMPORARIES:
+            if self._parts[number] is _TEMPORARIES:
                 self._parts[number] = Part.ACTIVATIONS
         self._forward.clear()
 
@@ -242,9 +252,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def assign(self, part: Part, tensors: Any) -> None:
         """Says what the storages of these tensors are for; other values are passed over."""
-        for tensor in tensors:
-            if isinstance(tensor, Tensor) and _key(tensor) in self._alive:
-                self._parts[self._alive[_key(tensor)][0]] = part
+        with torch._C.DisableTorchFunction():  # noqa: SLF001 - nobody else is to hear of it
+            for tensor in tensors:
+                alive = self._alive.get(_key(tensor)) if isinstance(tensor, Tensor) else None
+                if alive is not None:
+                    self._parts[alive[0]] = part
 
     def events(self) -> list[Event]:
         """The events so far, each with its final part.
@@ -252,11 +264,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         What goes between two appearances goes in the order it came: autocast's cache of weights
         is emptied in the order of their addresses, which no two runs share.
         """
-        final = (replace(event, part=self._parts[event.storage]) for event in self._events)
+        parts, seen = self._parts, set[int]()
         ordered: list[Event] = []
-        for appears, group in itertools.groupby(final, key=Appearances()):
-            members = list(group)
-            ordered += members if appears else sorted(members, key=lambda event: event.storage)
+        going: list[Event] = []
+        for phase, storage, num_bytes, operator, formula in self._events:
+            event = Event(phase, storage, num_bytes, operator, parts[storage], formula)
+            if storage in seen:
+                going.append(event)
+                continue
+            seen.add(storage)
+            if going:
+                ordered += sorted(going, key=_STORAGE)
+                going = []
+            ordered.append(event)
+        ordered += sorted(going, key=_STORAGE)
         return gradients_summed_in_place(ordered, self._sums)
 
 
@@ -264,24 +285,16 @@ def _key(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - the storage's identity, view or not
 
 
+def _leaves(result: Any) -> list[Any]:
+    """A result's parts, nested as far as operators nest them."""
+    if isinstance(result, tuple | list):
+        return [leaf for part in result for leaf in _leaves(part)]
+    return [result]
+
+
 def _is_stated(block: Inside) -> bool:
     """Whether it is there: at this size, or at others of the same structure."""
     return block.num_bytes > 0 or block.formula is not None
-
-
-@functools.cache
-def _is_composed(operator: Any) -> bool:
-    """Whether torch makes it of others. In inference mode it is dispatched whole.
-
-    Source: torch's `torch/_ops.py`, OpOverload.decompose.
-    """
-    dispatched = operator.namespace != "prim"
-    return dispatched and bool(operator.has_kernel_for_dispatch_key(_COMPOSED))
-
-
-def _composition(operator: Any) -> Any:
-    installed = operator.has_kernel_for_dispatch_key(_COMPOSED_HERE)
-    return _COMPOSED_HERE if installed else _COMPOSED
 
 
 def _place(copy: Any, device: torch.device | None) -> None:

@@ -31,6 +31,11 @@ _PYTHON_REFERENCES, _REFERENCES, _STORAGE_REFERENCES = 4, 5, 2
 """The most that torch's own formulas hold of such zeros: the objects, tensors, storages."""
 
 
+def is_scattering(operator: Any) -> bool:
+    """Whether it is one of those that `scattered_in_place` may give another for."""
+    return operator in _IN_PLACE
+
+
 def scattered_in_place(operator: Any, args: tuple[Any, ...]) -> Callable[..., Any] | None:
     """What a formula of the backward pass runs of real tensors; None for the operator itself."""
     if operator not in _IN_PLACE or torch.is_grad_enabled():
