@@ -23,6 +23,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 
 from search.errors import InputError
 from search.objective import Split
+from search.prefetching import prefetched
 
 if TYPE_CHECKING:
     from search.objective import Batch, Objective
@@ -62,6 +63,7 @@ class TrainingParams:
     or `auto` for the largest divisor of `batch_size` that is predicted to fit.
     `warmup_fraction` is the share of the trial's tokens with a rising learning rate.
     `clip_norm` 0 leaves gradients as they are. `momentum` is used by `sgd` alone.
+    `prefetch` micro-batches are made by a thread while the step before them still runs.
     """
 
     learning_rate: float = 1e-3
@@ -74,13 +76,14 @@ class TrainingParams:
     warmup_fraction: float = 0.05
     clip_norm: float = 1.0
     activation_checkpointing: bool = False
+    prefetch: int = 0
     seed: int = 0
 
     def __post_init__(self) -> None:
         """Raises ValueError on a value no step can be taken with."""
         for name in ("learning_rate", "batch_size"):
             _require(getattr(self, name) > 0, f"{name} must be above 0")
-        for name in ("weight_decay", "clip_norm"):
+        for name in ("weight_decay", "clip_norm", "prefetch"):
             _require(getattr(self, name) >= 0, f"{name} must not be negative")
         for name in ("momentum", "warmup_fraction"):
             _require(0 <= getattr(self, name) < 1, f"{name} must be from 0 to below 1")
@@ -225,9 +228,15 @@ class TrainingRun:
         return model
 
     def _training_data(self) -> Iterator[Batch]:
-        return self.objective.data(
+        batches = self.objective.data(
             self.params, Split.TRAIN, seed=self.training.seed, num_tokens=self.num_tokens
         )
+        return prefetched(batches, depth=self.training.prefetch, pinned=self._copies_apart)
+
+    @property
+    def _copies_apart(self) -> bool:
+        """Whether batches lie in pinned memory, from which a GPU copies while the host goes on."""
+        return self.device.type == "cuda" and self.training.prefetch > 0
 
     @property
     def done(self) -> bool:
@@ -319,7 +328,8 @@ class TrainingRun:
             put(state["generators"][name].cpu())
 
     def _on_device(self, batch: Batch) -> Batch:
-        return {name: tensor.to(self.device) for name, tensor in batch.items()}
+        apart = self._copies_apart
+        return {name: tensor.to(self.device, non_blocking=apart) for name, tensor in batch.items()}
 
     def _autocast(self) -> AbstractContextManager[Any]:
         dtype = {Precision.BF16_MIXED: torch.bfloat16, Precision.FP16_MIXED: torch.float16}.get(

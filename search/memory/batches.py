@@ -124,7 +124,10 @@ def training_batches(
     phases: Sequence[Phase],
     last: LastBatches,
 ) -> Iterator[Batch]:
-    """The micro-batches of each step, one step a phase."""
+    """The micro-batches of each step, one step a phase, beside those that are made ahead."""
+    num_ahead = TrainingParams.of(params).prefetch
+    ahead = [objective.batch(params, Split.TRAIN) for _ in range(num_ahead)]
+    recorder.assign(Part.INPUTS, (tensor for batch in ahead for tensor in batch.values()))
     for phase in phases:
         for made, num_untraced in _step(objective, params, phase, last):
             batch = _HeldBatch(made)
