@@ -10,6 +10,7 @@ run operator by operator.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -30,8 +31,14 @@ _SWITCHES = {_COMPILE: "TORCH_COMPILE_DISABLE=1", _SCRIPT: "PYTORCH_JIT=0"}
 
 Source: torch's `torch/_dynamo/config.py`, `disable`, and `torch/jit/_state.py`, EnabledProxy.
 """
+_ALL_SWITCHES = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE", "PYTORCH_JIT")
 _WRAPPED = ("_orig_mod", "_checkpoint_wrapped_module")
 """What wrappers call the module inside them."""
+
+
+def compiler_switches() -> tuple[str, ...]:
+    """What this process's environment says of compilers: a model may be predicted by it, or not."""
+    return tuple(f"{name}={os.environ[name]}" for name in _ALL_SWITCHES if name in os.environ)
 
 
 def refuse_compiled_parts(model: nn.Module) -> None:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from search.memory.compiled import compiler_switches
+from search.memory.device import workspace_setting
 from search.memory.files import cache_folder, read_json, write_json
 from search.memory.machine import Machine
 from search.memory.margins import Margins
@@ -174,7 +176,9 @@ class Predictor:
             if isinstance(value, str | int | float)
         }
         sources = [_own_source_hash(), _source_hash(package)]
-        return [torch.__version__, repr(self._machine), *sources, _path(self._objective), plain]
+        environment = [*compiler_switches(), workspace_setting()]
+        machine = repr(self._machine)
+        return [torch.__version__, machine, *environment, *sources, _path(self._objective), plain]
 
 
 def _own_source_hash() -> str:

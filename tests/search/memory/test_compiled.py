@@ -9,6 +9,8 @@ from torch.nn import functional
 
 from search.errors import InputError, UnpredictableError
 from search.memory.cuda import Cuda
+from search.memory.machine import CpuMemory
+from search.memory.prediction import Predictor
 from search.memory.sample import Sample
 from search.memory.target import Cpu
 from search.memory.trace import record, trace
@@ -198,6 +200,17 @@ def test_compiled_code_still_compiles_after_a_refusal():
     assert not compiled
     assert torch.equal(doubled(torch.ones(3)), torch.full((3,), 2.0))
     assert len(compiled) == 1
+
+
+def test_a_kept_prediction_does_not_outlive_the_switch_it_was_made_with(tmp_path, monkeypatch):
+    machine = CpuMemory(overhead_bytes=0)
+    monkeypatch.setattr("torch._dynamo.config.disable", True)  # as torch reads the switch
+    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
+    assert Predictor(Changed(torch.compile), machine, tmp_path)(PARAMS).expected_bytes
+    monkeypatch.setattr("torch._dynamo.config.disable", False)
+    monkeypatch.delenv("TORCH_COMPILE_DISABLE")
+    with pytest.raises(UnpredictableError):
+        Predictor(Changed(torch.compile), machine, tmp_path)(PARAMS)
 
 
 _SWITCHED_OFF = """
