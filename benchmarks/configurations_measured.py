@@ -23,8 +23,9 @@ from benchmarks.objectives_measured import (
 from objectives.language_model import LanguageModel
 from search.memory.trace import trace
 from search.objective import Objective, Split
-from search.results import Params
-from search.training import Optimizer, Precision
+from search.optimizers import Implementation, Optimizer, refusal
+from search.results import Params, ParamValue
+from search.training import Precision
 
 OBJECTIVES: Mapping[str, Callable[[], Objective]] = {
     "language model": LanguageModel,
@@ -63,6 +64,7 @@ _SPACES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "dropout": (0.0, 0.1),
     },
 }
+_OPTIMIZERS = (Optimizer.ADAMW, Optimizer.ADAM, Optimizer.SGD)
 _PRECISIONS = (Precision.FP32, Precision.BF16_MIXED, Precision.FP16_MIXED)
 _FLOPS_PER_SECOND = {
     Precision.FP32: 1.5e10,
@@ -88,7 +90,9 @@ class Configuration:
         """All its dimensions in words."""
         training = {"precision", "optimizer", "activation_checkpointing"}
         sizes = [f"{name} {value}" for name, value in self.params.items() if name not in training]
-        checkpointed = "checkpointed" if self.params["activation_checkpointing"] else "plain"
+        choice = self.params["activation_checkpointing"]
+        checkpointed = "checkpointed" if choice else "plain"
+        checkpointed += f" {choice}" if isinstance(choice, str) else ""
         chosen = [str(self.params["precision"]), str(self.params["optimizer"]), checkpointed]
         return ", ".join([self.kind, *chosen, *sizes]).replace("_", " ")
 
@@ -101,10 +105,49 @@ def configurations(count: int, seed: int) -> Iterator[Configuration]:
         seed: of the random numbers.
     """
     generator = random.Random(seed)  # noqa: S311 - no secret
-    combinations = list(itertools.product(OBJECTIVES, _PRECISIONS, Optimizer, (False, True)))
+    combinations = list(itertools.product(OBJECTIVES, _PRECISIONS, _OPTIMIZERS, (False, True)))
     generator.shuffle(combinations)
     for combination in itertools.islice(itertools.cycle(combinations), count):
         yield _sized(*combination, generator)
+
+
+def levers() -> Iterator[Configuration]:
+    """One configuration for each value of each dimension that changes how a step uses memory.
+
+    Of a language model of some 150 MB, most of them parameters and states, or activations where
+    these are what changes.
+    """
+    plain: dict[str, ParamValue] = {
+        "precision": Precision.FP32.value,
+        "optimizer": Optimizer.ADAMW.value,
+        "activation_checkpointing": False,
+        "heads": 8,
+        "depth": 4,
+    }
+    wide = {"width": 384, "sequence_length": 32, "batch_size": 4}
+    long = {"width": 64, "sequence_length": 128, "batch_size": 64}
+    choices: list[dict[str, ParamValue]] = [
+        {"optimizer": optimizer.value, "optimizer_implementation": implementation.value}
+        for optimizer in Optimizer
+        for implementation in Implementation
+        if refusal(optimizer, implementation) is None
+    ]
+    choices += [
+        {"activation_checkpointing": choice, **long}
+        for choice in (False, True, "every-2", "every-3", "every-4", "attention")
+    ]
+    choices += [
+        {"precision": precision.value} for precision in Precision if precision.value != "tf32"
+    ]
+    choices += [
+        {"micro_batch_size": 2},
+        {"zero_grad_to_none": False},
+        {"clip_norm": 0.0},
+        {"clip_norm": 0.0, "step_in_backward": True},
+        {"clip_norm": 0.0, "step_in_backward": True, "zero_grad_to_none": False},
+    ]
+    for choice in choices:
+        yield Configuration(kind="language model", params={**plain, **wide, **choice})
 
 
 def _sized(

@@ -6,11 +6,11 @@ Sizes are for a GPU of 8 GiB. On a larger one the batches grow with its memory, 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any
 
 from torch.nn.attention import SDPBackend
 
+from search.optimizers import Implementation
 from search.results import Params
 from search.training import Precision
 from search.units import GIB
@@ -20,21 +20,12 @@ SMALL_BYTES = 2 * GIB
 _BASE_BYTES, _MOST_TIMES = 8 * GIB, 10.0
 
 
-class Implementation(StrEnum):
-    """Which form of an optimizer: what CUDA takes by itself, one kernel, or a loop."""
-
-    FOREACH = "foreach"
-    FUSED = "fused"
-    FOR_LOOP = "for-loop"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
     """One run. `backend` is the only attention allowed; None lets torch choose."""
 
     kind: str
     params: Params
-    implementation: Implementation = Implementation.FOREACH
     backend: SDPBackend | None = None
 
     @property
@@ -42,7 +33,7 @@ class Configuration:
         """All of it in words."""
         params = dict(self.params)
         words = [self.kind, str(params.pop("precision")), str(params.pop("optimizer", "adamw"))]
-        words.append(self.implementation.value)
+        words.append(str(params.pop("optimizer_implementation", "foreach")))
         if params.pop("activation_checkpointing", False):
             words.append("checkpointed")
         if self.backend is not None:
@@ -119,12 +110,13 @@ def _sized(
     if not knows_bf16 and precision.startswith("bf16"):
         precision = Precision.FP16_MIXED.value
     params = {"precision": precision, **_SIZES[kind], **changes}
+    if isinstance(form, Implementation):
+        params["optimizer_implementation"] = form.value
     step = params.get("micro_batch_size", 1)
     params["batch_size"] = max(1, round(params["batch_size"] * times / step)) * step
     return Configuration(
         kind=kind,
         params=params,
-        implementation=form if isinstance(form, Implementation) else Implementation.FOREACH,
         backend=form if isinstance(form, SDPBackend) else None,
     )
 

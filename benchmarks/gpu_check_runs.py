@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from benchmarks.gpu_check_configurations import Configuration, Implementation
+from benchmarks.gpu_check_configurations import Configuration
 from benchmarks.objectives_measured import (
     convolutional_net,
     multilayer_perceptron,
@@ -36,10 +35,6 @@ NUM_STEPS = 2
 _HELD_OUT_BATCHES = 2
 _MOST_TRIES = 20
 _LARGEST_BATCH = 2**16
-_FLAGS: Mapping[Implementation, Mapping[str, bool]] = {
-    Implementation.FUSED: {"fused": True, "foreach": False},
-    Implementation.FOR_LOOP: {"fused": False, "foreach": False},
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +81,6 @@ def drive(
     run = TrainingRun(
         objective, params, num_tokens=2**62, device=device, batches=batches, held_out=held_out
     )
-    run.optimizer = _in_form(run.optimizer, configuration.implementation)
     with _attention(configuration.backend):
         for tries in range(1, _MOST_TRIES + 1):
             entering(Phase.STEP_1 if tries == 1 else Phase.STEP_2, run)
@@ -96,20 +90,6 @@ def drive(
         entering(Phase.EVALUATION, run)
         run.evaluate()
     return run
-
-
-def _in_form(
-    optimizer: torch.optim.Optimizer, implementation: Implementation
-) -> torch.optim.Optimizer:
-    """The same optimizer, not yet used, built in another form."""
-    if implementation not in _FLAGS:
-        return optimizer
-    kind: Any = type(optimizer)
-    known = inspect.signature(kind).parameters
-    settings = {name: value for name, value in optimizer.defaults.items() if name in known}
-    params = [param for group in optimizer.param_groups for param in group["params"]]
-    made: torch.optim.Optimizer = kind(params, **{**settings, **_FLAGS[implementation]})
-    return made
 
 
 def _attention(backend: SDPBackend | None) -> AbstractContextManager[None]:

@@ -4,8 +4,9 @@
 
 Configurations of four kinds of models are drawn at random (`configurations_measured.py`).
 Predicted is the traced peak plus the machine's one constant, measured is what a warm process,
-prepared and released as a sweep's worker is, really used. Writes a table and a summary; `--speed`
-measures what keeping the resident memory tight costs instead.
+prepared and released as a sweep's worker is, really used. Writes a table and a summary. `--levers`
+measures each value of each dimension that changes how a step uses memory instead; `--speed` what
+keeping the resident memory tight costs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ from benchmarks.configurations_measured import (
     OBJECTIVES,
     Configuration,
     configurations,
+    levers,
 )
 from objectives.language_model import LanguageModel
 from search.memory.device import device_here
@@ -81,13 +83,13 @@ def measure_rows(limit: int | None = None, seed: int = 0, *, threads: int = 1) -
 
     They are measured one after another in a process of their own, whatever this one holds.
     """
-    return list(_measured_rows(limit or _NUM_CONFIGURATIONS, seed, threads))
+    return list(_measured_rows(configurations(limit or _NUM_CONFIGURATIONS, seed), threads))
 
 
-def _measured_rows(count: int, seed: int, threads: int) -> Iterator[Row]:
+def _measured_rows(chosen: Iterable[Configuration], threads: int) -> Iterator[Row]:
     overhead = overhead_bytes(device_here())
     with _measuring(threads) as measured_bytes:
-        for configuration in configurations(count, seed):
+        for configuration in chosen:
             objective = OBJECTIVES[configuration.kind]()
             predicted = predict(objective, configuration.params, CpuMemory(overhead_bytes=overhead))
             yield Row(
@@ -152,8 +154,12 @@ def main() -> None:
         _time_steps(tight=arguments.time_steps == "tight")
     elif arguments.speed:
         _write(_speed_report(), arguments.output or _RESULTS / "memory_cpu_speed.md")
+    elif arguments.levers:
+        _write(_accuracy_report(levers(), 1), arguments.output or _RESULTS / "memory_levers.md")
     else:
-        _write(_accuracy_report(arguments), arguments.output or _RESULTS / "memory_cpu.md")
+        drawn = configurations(arguments.num_configs, arguments.seed)
+        report = _accuracy_report(drawn, arguments.threads)
+        _write(report, arguments.output or _RESULTS / "memory_cpu.md")
 
 
 def _arguments() -> argparse.Namespace:
@@ -162,6 +168,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--num-configs", type=int, default=_NUM_CONFIGURATIONS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--levers", action="store_true")
     parser.add_argument("--speed", action="store_true")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--time-steps", choices=("tight", "default"), help=argparse.SUPPRESS)
@@ -174,9 +181,9 @@ def _write(report: str, file: Path) -> None:
     file.write_text(report + "\n", encoding="utf-8")
 
 
-def _accuracy_report(arguments: argparse.Namespace) -> str:
+def _accuracy_report(chosen: Iterable[Configuration], threads: int) -> str:
     rows = []
-    for row in _measured_rows(arguments.num_configs, arguments.seed, arguments.threads):
+    for row in _measured_rows(chosen, threads):
         rows.append(row)
         print(_line(row), file=sys.stderr, flush=True)
     constant = f"The machine's constant: {overhead_bytes(device_here()) / _MIB:.2f} MiB."

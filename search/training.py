@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
-    apply_activation_checkpointing,
-)
 
+from search.checkpointing import Checkpointing, checkpoint
 from search.errors import InputError
 from search.objective import Split
+from search.optimizers import Implementation, Optimizer, new_optimizer, refusal
 from search.prefetching import prefetched
 
 if TYPE_CHECKING:
@@ -47,14 +46,6 @@ class Precision(StrEnum):
         return cls.FP32 if value == "fp32" else None
 
 
-class Optimizer(StrEnum):
-    """The update rule."""
-
-    ADAMW = "adamw"
-    ADAM = "adam"
-    SGD = "sgd"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingParams:
     """The dimensions every objective shares: how one optimizer step is taken.
@@ -64,6 +55,8 @@ class TrainingParams:
     `warmup_fraction` is the share of the trial's tokens with a rising learning rate.
     `clip_norm` 0 leaves gradients as they are. `momentum` is used by `sgd` alone.
     `prefetch` micro-batches are made by a thread while the step before them still runs.
+    `activation_checkpointing` is for every block, every second to fourth, or attention alone.
+    `step_in_backward` updates each parameter as soon as its gradient is there, and drops that.
     """
 
     learning_rate: float = 1e-3
@@ -71,11 +64,14 @@ class TrainingParams:
     micro_batch_size: int | Literal["equal", "auto"] = "equal"
     precision: Precision = Precision.FP32
     optimizer: Optimizer = Optimizer.ADAMW
+    optimizer_implementation: Implementation = Implementation.AUTO
+    step_in_backward: bool = False
+    zero_grad_to_none: bool = True
     weight_decay: float = 0.01
     momentum: float = 0.9
     warmup_fraction: float = 0.05
     clip_norm: float = 1.0
-    activation_checkpointing: bool = False
+    activation_checkpointing: Checkpointing = False
     prefetch: int = 0
     seed: int = 0
 
@@ -99,16 +95,44 @@ class TrainingParams:
                 self.micro_batch_size in ("equal", "auto"),
                 "micro_batch_size must be a number, equal or auto",
             )
+        refused = refusal(self.optimizer, self.optimizer_implementation)
+        _require(refused is None, str(refused))
+        if self.step_in_backward:
+            self._check_step_in_backward()
+
+    def _check_step_in_backward(self) -> None:
+        """One gradient at a time is known: nothing can be done with all of them together."""
+        _require(
+            self.clip_norm == 0,
+            "step_in_backward never sees all gradients at once, so it cannot clip them "
+            "(set clip_norm to 0)",
+        )
+        _require(
+            self.precision is not Precision.FP16_MIXED,
+            "step_in_backward cannot leave a step out when a gradient overflows "
+            "(take a precision other than 16-mixed)",
+        )
+        _require(
+            self.micro_batch_size in ("equal", self.batch_size),
+            "step_in_backward adds up no gradients (set micro_batch_size to equal)",
+        )
 
     @classmethod
     def of(cls, params: Params) -> Self:
         """The training dimensions among a configuration's values."""
         known = {field.name for field in fields(cls)}
         chosen: dict[str, Any] = {key: value for key, value in params.items() if key in known}
-        for key, kind in (("precision", Precision), ("optimizer", Optimizer)):
+        for key, kind in _ENUMS.items():
             if key in chosen:
                 chosen[key] = kind(chosen[key])
         return cls(**chosen)
+
+
+_ENUMS: Mapping[str, type[StrEnum]] = {
+    "precision": Precision,
+    "optimizer": Optimizer,
+    "optimizer_implementation": Implementation,
+}
 
 
 def _require(condition: bool, message: str) -> None:  # noqa: FBT001
@@ -212,7 +236,7 @@ class TrainingRun:
         _use_matmul_precision(self.training.precision, device)
         torch.manual_seed(self.training.seed)
         self.model = self._new_model()
-        self.optimizer = new_optimizer(self.model, self.training)
+        self.optimizers = self._new_optimizers()
         self._scaler = torch.amp.GradScaler(
             device.type, enabled=self.training.precision is Precision.FP16_MIXED
         )
@@ -223,9 +247,31 @@ class TrainingRun:
             model = self.objective.model(self.params)
         if self.training.precision is Precision.BF16:
             _convert(model, torch.bfloat16)
-        if self.training.activation_checkpointing:
-            checkpoint_blocks(model)
+        checkpoint(model, self.training.activation_checkpointing)
         return model
+
+    def _new_optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
+        """One over all parameters, or one for each that steps in the backward pass."""
+        new = partial(
+            new_optimizer,
+            optimizer=self.training.optimizer,
+            implementation=self.training.optimizer_implementation,
+            learning_rate=self.training.learning_rate,
+            weight_decay=self.training.weight_decay,
+            momentum=self.training.momentum,
+        )
+        if not self.training.step_in_backward:
+            return (new(self.model.parameters()),)
+        trained = [param for param in self.model.parameters() if param.requires_grad]
+        optimizers = tuple(new([param]) for param in trained)
+        for param, optimizer in zip(trained, optimizers, strict=True):
+            step = partial(self._step_of_one, optimizer)
+            param.register_post_accumulate_grad_hook(step)  # type: ignore[no-untyped-call]
+        return optimizers
+
+    def _step_of_one(self, optimizer: torch.optim.Optimizer, _: Tensor) -> None:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=self.training.zero_grad_to_none)
 
     def _training_data(self) -> Iterator[Batch]:
         batches = self.objective.data(
@@ -249,10 +295,12 @@ class TrainingRun:
         micro_batches = self._next_micro_batches()
         counts = [self.objective.num_tokens(batch) for batch in micro_batches]
         step_tokens = sum(counts)
+        self._set_learning_rate(step_tokens)
         total = torch.zeros((), device=self.device)
         for batch, count in zip(micro_batches, counts, strict=True):
             total += self._backward(batch, weight=count / step_tokens)
-        self._update(step_tokens)
+        if not self.training.step_in_backward:
+            self._update(*self.optimizers)
         self.tokens_seen += step_tokens
         return StepResult(loss=total, num_tokens=step_tokens)
 
@@ -277,23 +325,23 @@ class TrainingRun:
         torch.autograd.backward(self._scaler.scale(loss))
         return loss.detach()
 
-    def _update(self, step_tokens: int) -> None:
-        self._set_learning_rate(step_tokens)
+    def _update(self, optimizer: torch.optim.Optimizer) -> None:
         if self.training.clip_norm > 0:
-            self._scaler.unscale_(self.optimizer)
+            self._scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), self.training.clip_norm)
         scale_before = self._scaler.get_scale()
-        self._scaler.step(self.optimizer)  # leaves the step out when a gradient overflowed
+        self._scaler.step(optimizer)  # leaves the step out when a gradient overflowed
         self._scaler.update()
         self.overflow_steps += int(self._scaler.get_scale() < scale_before)
-        self.optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=self.training.zero_grad_to_none)
 
     def _set_learning_rate(self, step_tokens: int) -> None:
         before = self.tokens_seen / self.num_tokens
         after = (self.tokens_seen + step_tokens) / self.num_tokens
         factor = learning_rate_factor(before, after, self.training.warmup_fraction)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.training.learning_rate * factor
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self.training.learning_rate * factor
 
     def evaluate(self) -> dict[str, float]:
         """The objective's metrics on held-out data, in the precision it trained in."""
@@ -308,7 +356,7 @@ class TrainingRun:
         """Everything training goes on from, but the position in the data."""
         return {
             "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "scaler": self._scaler.state_dict(),
             "generators": {name: get() for name, (get, _) in _generators(self.device).items()},
             "tokens_seen": self.tokens_seen,
@@ -318,7 +366,8 @@ class TrainingRun:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on, in a new run, from `state_dict`: the data are read again up to where it was."""
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        for optimizer, kept in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(kept)
         self._scaler.load_state_dict(state["scaler"])
         while self.tokens_seen < state["tokens_seen"]:
             skipped = self._next_micro_batches()
@@ -357,41 +406,6 @@ def _convert(model: nn.Module, dtype: torch.dtype) -> None:
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.is_floating_point():
             tensor.data = tensor.data.to(dtype)
-
-
-def new_optimizer(model: nn.Module, training: TrainingParams) -> torch.optim.Optimizer:
-    """The optimizer of a configuration over all parameters that train."""
-    params = [param for param in model.parameters() if param.requires_grad]
-    learning_rate, weight_decay = training.learning_rate, training.weight_decay
-    if training.optimizer is Optimizer.SGD:
-        return torch.optim.SGD(
-            params, learning_rate, momentum=training.momentum, weight_decay=weight_decay
-        )
-    kind = torch.optim.AdamW if training.optimizer is Optimizer.ADAMW else torch.optim.Adam
-    return kind(params, learning_rate, weight_decay=weight_decay)
-
-
-def checkpoint_blocks(model: nn.Module) -> None:
-    """Wraps each block of the model, so that the backward pass computes its activations again.
-
-    A block is an element of an outermost `nn.ModuleList`.
-
-    Raises:
-        InputError: when the model has no such list.
-    """
-    blocks = set(_outermost_blocks(model))
-    if not blocks:
-        msg = "activation_checkpointing: the model has no nn.ModuleList of blocks (set it to false)"
-        raise InputError(msg)
-    apply_activation_checkpointing(model, check_fn=lambda module: module in blocks)
-
-
-def _outermost_blocks(module: nn.Module) -> Iterator[nn.Module]:
-    if isinstance(module, nn.ModuleList):
-        yield from module
-        return
-    for child in module.children():
-        yield from _outermost_blocks(child)
 
 
 def _use_matmul_precision(precision: Precision, device: torch.device) -> None:

@@ -18,8 +18,9 @@ from search.memory.feasibility import (
     accumulated_sizes,
     judge_if_possible,
 )
+from search.optimizers import Optimizer
 from search.results import Params, ParamValue, PredictedMemory
-from search.training import Optimizer, Precision, TrainingParams
+from search.training import Precision, TrainingParams
 from search.units import shown
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def ways(params: Params, length: Length | None) -> tuple[Way, ...]:
             Way(
                 Keeps.RESULT,
                 "activation_checkpointing",
-                () if training.activation_checkpointing else (True,),
+                () if training.activation_checkpointing is True else (True,),
             ),
             Way(Keeps.WEIGHTS, "precision", _mixed(training.precision)),
             Way(Keeps.PROBLEM, "precision", _all_in_bf16(training.precision)),

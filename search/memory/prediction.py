@@ -181,10 +181,14 @@ class Predictor:
         return [torch.__version__, machine, *environment, *sources, _path(self._objective), plain]
 
 
+_TRAINING = ("training.py", "optimizers.py", "checkpointing.py")
+"""The modules that decide a step's tensors."""
+
+
 def _own_source_hash() -> str:
     """A hash of the code that predicts and trains, loaded yet or not: a plan serves a sweep."""
     room = Path(__file__).parent
-    return _hash_of([*room.glob("*.py"), room.parent / "training.py"])
+    return _hash_of([*room.glob("*.py"), *(room.parent / name for name in _TRAINING)])
 
 
 def _path(objective: Objective) -> str:

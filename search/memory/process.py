@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from search.memory.sample import Sample
-from search.training import Optimizer, Precision, TrainingRun
+from search.optimizers import Optimizer
+from search.training import Precision, TrainingRun
 
 if TYPE_CHECKING:
     from search.memory.device import Device

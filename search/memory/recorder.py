@@ -247,8 +247,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         model.register_forward_pre_hook(before_forward)
         model.register_forward_hook(after_forward)
-        run.optimizer.register_step_pre_hook(before_update)
-        run.optimizer.register_step_post_hook(after_update)
+        for optimizer in run.optimizers:
+            optimizer.register_step_pre_hook(before_update)
+            optimizer.register_step_post_hook(after_update)
 
     def assign(self, part: Part, tensors: Any) -> None:
         """Says what the storages of these tensors are for; other values are passed over."""

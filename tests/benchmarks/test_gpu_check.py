@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks import gpu_check, gpu_check_device, gpu_check_parts
-from benchmarks.gpu_check_configurations import Configuration, Implementation, configurations
+from benchmarks.gpu_check_configurations import Configuration, configurations
 from benchmarks.gpu_check_device import ContextBytes, Measured, WorkspaceBytes
 from benchmarks.gpu_check_parts import Check, Part
 from benchmarks.gpu_check_runs import drawn, drive, largest, largest_batch, predicted, traced_events
@@ -18,6 +18,7 @@ from benchmarks.objectives_measured import multilayer_perceptron, transformer_en
 from search.memory.allocator_sizes import rounded_bytes
 from search.memory.cuda import Cuda
 from search.memory.trace import trace, trace_of
+from search.optimizers import Implementation
 from search.units import GIB, MIB
 
 A100 = (8, 0)
@@ -84,7 +85,8 @@ def test_there_are_25_runs_over_all_that_matters():
     assert {run.kind for run in runs} == {
         "language model", "encoder", "convolutional net", "perceptron",
     }  # fmt: skip
-    assert {run.implementation for run in runs} == set(Implementation)
+    chosen = {run.params.get("optimizer_implementation") for run in runs}
+    assert chosen == {None, "fused", "for-loop"}
     precisions = {run.params["precision"] for run in runs}
     assert precisions == {"32-true", "tf32", "bf16-mixed", "16-mixed", "bf16-true"}
     assert len({run.backend for run in runs}) == 4
@@ -114,13 +116,15 @@ def test_what_is_driven_is_what_is_traced_anywhere(configuration, objective):
     assert driven.parts == anywhere.parts
 
 
+def _in(configuration, form):
+    chosen = {"optimizer_implementation": form.value}
+    return replace(configuration, params={**configuration.params, **chosen})
+
+
 @pytest.mark.parametrize("form", Implementation)
 def test_a_run_is_driven_with_real_tensors_too(form):
-    run = drive(replace(PERCEPTRON, implementation=form), torch.device("cpu"), drawn(PERCEPTRON))
+    run = drive(_in(PERCEPTRON, form), torch.device("cpu"), drawn(PERCEPTRON))
     assert run.tokens_seen == 32
-    settings = run.optimizer.defaults
-    assert bool(settings["fused"]) is (form is Implementation.FUSED)
-    assert settings["foreach"] is (None if form is Implementation.FOREACH else False)
 
 
 def test_forms_of_an_optimizer_differ_by_their_temporaries():
@@ -130,8 +134,8 @@ def test_forms_of_an_optimizer_differ_by_their_temporaries():
     sizes = {"width": 512, "depth": 8, "num_features": 512, "batch_size": 2}
     wide = replace(PERCEPTRON, params={**PERCEPTRON.params, **sizes})
     peaks = {
-        form: predicted(replace(wide, implementation=form), A100).allocated_bytes
-        for form in Implementation
+        form: predicted(_in(wide, form), A100).allocated_bytes
+        for form in (Implementation.FOREACH, Implementation.FUSED, Implementation.FOR_LOOP)
     }
     assert peaks["fused"] <= peaks["for-loop"] < peaks["foreach"]
 

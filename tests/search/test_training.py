@@ -12,12 +12,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from objectives.language_model import LanguageModel
 from search.errors import InputError
 from search.objective import Split
+from search.optimizers import Implementation, Optimizer
 from search.training import (
-    Optimizer,
     Precision,
     TrainingParams,
     TrainingRun,
-    checkpoint_blocks,
     learning_rate_factor,
     memory_key,
     micro_batch_size,
@@ -147,7 +146,8 @@ class TestPrecision:
         run = new_run(objective, precision="bf16-true")
         run.step()
         assert {tensor.dtype for tensor in run.model.parameters()} == {torch.bfloat16}
-        moments = [state["exp_avg"].dtype for state in run.optimizer.state.values()]
+        (optimizer,) = run.optimizers
+        moments = [state["exp_avg"].dtype for state in optimizer.state.values()]
         assert set(moments) == {torch.bfloat16}
 
     @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
@@ -242,7 +242,7 @@ class TestLearningRate:
         run = new_run(objective, 100 * 256, warmup_fraction=0.5)
         before = weights(run)
         run.step()
-        assert run.optimizer.param_groups[0]["lr"] == pytest.approx(3e-3 / 50)
+        assert run.optimizers[0].param_groups[0]["lr"] == pytest.approx(3e-3 / 50)
         assert not torch.equal(run.model.head.weight, before["head.weight"])
 
 
@@ -283,10 +283,6 @@ class TestActivationCheckpointing:
             block.attention.register_forward_hook(lambda *_: calls.append(1))
         run.step()
         assert len(calls) == 4  # 2 blocks, forward and again in the backward pass
-
-    def test_a_model_without_blocks_is_refused(self):
-        with pytest.raises(InputError, match=r"no nn\.ModuleList of blocks"):
-            checkpoint_blocks(nn.Linear(1, 1))
 
     def test_weights_load_with_and_without(self, objective):
         plain = new_run(objective)
@@ -358,9 +354,9 @@ def test_a_checkpoint_is_made_of_what_is_there_already(objective):
     run = new_run(objective)
     run.step()
     state = run.state_dict()
-    copied = [state["model"], *state["optimizer"]["state"].values()]
+    copied = [state["model"], *state["optimizers"][0]["state"].values()]
     there = [*run.model.state_dict().values()]
-    there += [tensor for kept in run.optimizer.state.values() for tensor in kept.values()]
+    there += [tensor for kept in run.optimizers[0].state.values() for tensor in kept.values()]
     assert {tensor.data_ptr() for kept in copied for tensor in kept.values()} == {
         tensor.data_ptr() for tensor in there
     }
@@ -483,3 +479,62 @@ def test_a_step_runs_on_fake_tensors(objective, precision, checkpointed):
         run = TrainingRun(objective, params, num_tokens=9_999, device=CPU, batches=batches)
         run.step()
         assert run.step().num_tokens == 256
+
+
+PLAIN = {"clip_norm": 0.0}
+AT_ONCE = {"clip_norm": 0.0, "step_in_backward": True}
+
+
+class TestStepInBackward:
+    @pytest.mark.parametrize("optimizer", Optimizer)
+    def test_changes_no_number(self, objective, optimizer):
+        results = []
+        for wanted in (PLAIN, AT_ONCE):
+            run = new_run(objective, 1_024, optimizer=optimizer, **wanted)
+            results.append((finished(run), run.evaluate(), weights(run)))
+        assert_equal(*results)
+
+    def test_leaves_no_gradient(self, objective):
+        run = new_run(objective, **AT_ONCE)
+        run.step()
+        assert all(param.grad is None for param in run.model.parameters())
+
+    def test_goes_on_from_a_checkpoint(self, objective):
+        first, second = (new_run(objective, 2_048, **AT_ONCE) for _ in range(2))
+        first.step()
+        second.load_state_dict(stored(first.state_dict()))
+        assert_equal(*((finished(run), weights(run)) for run in (first, second)))
+
+    @pytest.mark.parametrize(
+        ("wanted", "mend"),
+        [
+            ({"clip_norm": 1.0}, "set clip_norm to 0"),
+            ({"precision": "16-mixed"}, "a precision other than 16-mixed"),
+            ({"micro_batch_size": 4}, "set micro_batch_size to equal"),
+            ({"micro_batch_size": "auto"}, "set micro_batch_size to equal"),
+        ],
+    )
+    def test_what_needs_all_gradients_is_refused(self, wanted, mend):
+        with pytest.raises(ValueError, match=mend):
+            TrainingParams.of({"batch_size": 8, **AT_ONCE, **wanted})
+
+
+@pytest.mark.parametrize("implementation", Implementation)
+@pytest.mark.parametrize("optimizer", Optimizer)
+def test_implementations_of_an_optimizer_agree(objective, optimizer, implementation):
+    chosen = {"optimizer": optimizer, "optimizer_implementation": implementation}
+    if optimizer is Optimizer.ADAFACTOR and implementation is Implementation.FUSED:
+        with pytest.raises(ValueError, match="adafactor has none"):
+            TrainingParams.of(chosen)
+        return
+    plain, run = (
+        new_run(objective, 512, **params) for params in ({"optimizer": optimizer}, chosen)
+    )
+    losses, found = finished(plain), finished(run)
+    torch.testing.assert_close(found, losses, rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_may_be_kept_as_zeros(objective):
+    run = new_run(objective, zero_grad_to_none=False)
+    run.step()
+    assert all(not param.grad.any() for param in run.model.parameters())

@@ -11,7 +11,8 @@ from objectives.language_model import LanguageModel
 from search.memory.sample import Sample
 from search.memory.trace import Part, Phase, trace
 from search.objective import Split
-from search.training import Optimizer, Precision, TrainingRun, micro_batch_size
+from search.optimizers import Optimizer
+from search.training import Precision, TrainingRun, micro_batch_size
 
 
 class Classifier(Sample):

@@ -6,6 +6,7 @@ from typing import Literal
 import pytest
 
 from search.errors import InputError
+from search.optimizers import Optimizer
 from search.sweep.dimensions import (
     build,
     default_params,
@@ -14,7 +15,7 @@ from search.sweep.dimensions import (
     plain_value,
     training_group,
 )
-from search.training import Optimizer, Precision, TrainingParams
+from search.training import Precision, TrainingParams
 
 
 class Colour(StrEnum):
