@@ -151,7 +151,8 @@ class ImageClassifier:
             batch = self._batch(chosen, net.image_size)
             draws_BD = torch.from_numpy(generator.random((len(chosen), NUM_DRAWS)))
             if net.moves:
-                batch["images"] = moved(batch["images"], draws_BD, net)
+                for part in _parts(len(chosen)):
+                    batch["images"][part] = moved(batch["images"][part], draws_BD[part], net)
             yield batch
 
     def _batch(self, chosen: Indices, size: int) -> dict[str, Tensor]:
@@ -188,6 +189,13 @@ class ImageClassifier:
 
 
 _EVALUATION_SAMPLES = 32
+_MOVED_AT_ONCE = 16
+"""Images: to move one takes five times its memory."""
+
+
+def _parts(num_samples: int) -> Iterator[slice]:
+    for first in range(0, num_samples, _MOVED_AT_ONCE):
+        yield slice(first, first + _MOVED_AT_ONCE)
 
 
 def _num_samples(params: Params, split: Split) -> int:
