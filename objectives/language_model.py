@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from objectives.chunked_loss import chunked_cross_entropy
 from objectives.cleaning import Cleaning, Duplicates
 from objectives.data import NUM_BYTES, Corpus, open_corpus
 from objectives.texts import Texts
@@ -34,7 +35,8 @@ class LanguageModelParams:
     """The dimensions of the model and of its text.
 
     `vocabulary` is the number of sub-word pieces, learned from what is trained on; 256 are the
-    bytes. `sequence_length` is what it trains on, in pieces.
+    bytes. `sequence_length` is what it trains on, in pieces. `loss_chunks` above 1 never hold the
+    logits of all positions at once.
     """
 
     sequence_length: int = 128
@@ -43,10 +45,11 @@ class LanguageModelParams:
     depth: int = 2
     heads: int = 4
     dropout: float = 0.0
+    loss_chunks: int = 1
 
     def __post_init__(self) -> None:
         """Raises ValueError on dimensions that make no model."""
-        for name in ("sequence_length", "width", "depth", "heads"):
+        for name in ("sequence_length", "width", "depth", "heads", "loss_chunks"):
             if getattr(self, name) < 1:
                 msg = f"{name} must be at least 1, found {getattr(self, name)}"
                 raise ValueError(msg)
@@ -162,6 +165,8 @@ class LanguageModel:
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Mean cross-entropy in nats per piece."""
+        if isinstance(model, Decoder) and model.loss_chunks > 1:
+            return model(batch["inputs"], batch["targets"])  # type: ignore[no-any-return]
         logits_BTV = model(batch["inputs"])
         return functional.cross_entropy(
             logits_BTV.flatten(0, 1).float(),  # bf16 would round the loss to 3 figures
@@ -193,25 +198,31 @@ def _model_params(params: Params) -> LanguageModelParams:
 
 
 class Decoder(nn.Module):
-    """Pre-norm transformer with rotary positions, from pieces (B, T) to logits (B, T, V)."""
+    """Pre-norm transformer with rotary positions, from pieces (B, T) to logits or their loss."""
 
     def __init__(self, params: LanguageModelParams) -> None:
         """Weights of every linear map are drawn from N(0, 0.02), as in GPT-2."""
         super().__init__()
         self.head_width = params.width // params.heads
+        self.loss_chunks = params.loss_chunks
         self.embedding = nn.Embedding(params.vocabulary, params.width)
         self.blocks = nn.ModuleList(Block(params) for _ in range(params.depth))
         self.norm = nn.LayerNorm(params.width)
         self.head = nn.Linear(params.width, params.vocabulary, bias=False)
         self.apply(_initialize)
 
-    def forward(self, pieces_BT: Tensor) -> Tensor:
-        """Logits of the next piece at each position."""
+    def forward(self, pieces_BT: Tensor, targets_BT: Tensor | None = None) -> Tensor:
+        """Logits of the next piece at each position, (B, T, V); with targets their mean loss."""
         x_BTC = self.embedding(pieces_BT)
         turns = rotary_turns(pieces_BT.shape[1], self.head_width, x_BTC.device)
         for block in self.blocks:
             x_BTC = block(x_BTC, *turns)
-        return self.head(self.norm(x_BTC))  # type: ignore[no-any-return]
+        x_BTC = self.norm(x_BTC)
+        if targets_BT is None:
+            return self.head(x_BTC)  # type: ignore[no-any-return]
+        return chunked_cross_entropy(
+            x_BTC.flatten(0, 1), self.head, targets_BT.flatten(), num_chunks=self.loss_chunks
+        )
 
 
 class Block(nn.Module):
