@@ -21,9 +21,9 @@ from search.memory.cuda_device import STAND_IN, Architecture, is_on_gpu
 from search.memory.cuda_operators import installed_operators
 from search.memory.cuda_optimizers import installed_optimizers
 from search.memory.cuda_results import REPLACEMENTS
-from search.memory.cuda_scratch import scratch
+from search.memory.cuda_scratch import has_scratch, scratch
 from search.memory.cuda_uncertainty import total
-from search.memory.cuda_workspaces import Workspaces
+from search.memory.cuda_workspaces import Workspaces, is_product
 from search.memory.device import WorkspaceBytes
 from search.memory.target import Call, Freed, Inside, Returned, Unsure
 
@@ -82,6 +82,8 @@ class Cuda:
 
     def inside(self, call: Call) -> Iterable[Inside | Freed | Returned]:
         """Workspaces and scratch: see `search.memory.cuda_workspaces` and `cuda_scratch`."""
+        if not (is_product(call.operator) or has_scratch(call.operator)):
+            return
         if not any(isinstance(x, Tensor) and is_on_gpu(x) for x in tree_leaves(call.result)):
             return
         yield from self._workspaces.inside(call)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -17,13 +17,14 @@ from unittest import mock
 import torch
 from torch import Tensor
 from torch.library import fallthrough_kernel
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from search.memory.cuda_device import is_on_gpu
 from search.memory.cuda_library import installed_kernels
 
 _KEY = "AutocastCPU"
+_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)  # noqa: SLF001
 
 LOWER_PRECISION = """
     _convolution.deprecated _convolution conv1d conv2d conv3d conv_tbc conv_transpose1d
@@ -125,7 +126,7 @@ class _WeightCache:
 
     def cast(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
         """A tensor of the GPU in another floating type; others as they are."""
-        if not _is_eligible(tensor) or tensor.dtype is dtype:
+        if tensor.dtype is dtype or not _is_eligible(tensor):
             return tensor
         keeps = (
             dtype is _lower_dtype()
@@ -159,21 +160,37 @@ def _is_eligible(value: object) -> bool:
 
 def _below(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Calls on, past autocast."""
-    with torch._C._ExcludeDispatchKeyGuard(  # noqa: SLF001 - as autocast's own kernels do
-        torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)  # noqa: SLF001
-    ):
+    with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):  # noqa: SLF001 - as autocast's own kernels do
         return operator(*args, **kwargs)
+
+
+def _each(act: Callable[[Tensor], Tensor], values: Iterable[Any]) -> list[Any]:
+    """The arguments of an operator with each tensor replaced, in lists of tensors too."""
+    return [
+        act(value)
+        if isinstance(value, Tensor)
+        else _each(act, value)
+        if isinstance(value, list | tuple)
+        else value
+        for value in values
+    ]
+
+
+def _below_each(
+    act: Callable[[Tensor], Tensor], operator: Any, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    """Calls on, past autocast, with each tensor replaced."""
+    named = dict(zip(kwargs, _each(act, kwargs.values()), strict=True))
+    return _below(operator, _each(act, args), named)
 
 
 def _in_lower_precision(operator: Any, cache: _WeightCache, *args: Any, **kwargs: Any) -> Any:
     dtype = _lower_dtype()
-    args, kwargs = tree_map_only(Tensor, lambda x: cache.cast(x, dtype), (args, kwargs))
-    return _below(operator, args, kwargs)
+    return _below_each(lambda x: cache.cast(x, dtype), operator, args, kwargs)
 
 
 def _in_fp32(operator: Any, *args: Any, **kwargs: Any) -> Any:
-    args, kwargs = tree_map_only(Tensor, _to_fp32, (args, kwargs))
-    return _below(operator, args, kwargs)
+    return _below_each(_to_fp32, operator, args, kwargs)
 
 
 def _to_fp32(tensor: Tensor) -> Tensor:
@@ -206,8 +223,7 @@ def _in_widest(operator: Any, cache: _WeightCache, *args: Any, **kwargs: Any) ->
     """Source: the same, promote_type."""
     eligible = [leaf for leaf in tree_leaves((args, kwargs)) if _is_eligible(leaf)]
     dtype = torch.float32 if any(x.dtype is torch.float32 for x in eligible) else _lower_dtype()
-    args, kwargs = tree_map_only(Tensor, lambda x: cache.cast(x, dtype), (args, kwargs))
-    return _below(operator, args, kwargs)
+    return _below_each(lambda x: cache.cast(x, dtype), operator, args, kwargs)
 
 
 def _banned(operator: Any, *args: Any, **kwargs: Any) -> Any:

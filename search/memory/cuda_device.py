@@ -58,4 +58,4 @@ def has_much_shared_memory(architecture: Architecture) -> bool:
 
 def is_on_gpu(tensor: Tensor) -> bool:
     """Whether a tensor lies on the stand-in."""
-    return isinstance(tensor, FakeTensor) and tensor.fake_device == STAND_IN
+    return isinstance(tensor, FakeTensor) and tensor._fake_device == STAND_IN  # noqa: SLF001 - the property is slow

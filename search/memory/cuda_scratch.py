@@ -26,6 +26,11 @@ _NORM_CHUNK = 65_536
 _TALL = 64 * 1024
 
 
+def has_scratch(operator: Any) -> bool:
+    """Whether `scratch` may tell anything of an operator's calls."""
+    return operator in _KERNELS
+
+
 def scratch(call: Call, architecture: Architecture) -> Iterator[Inside | Freed | Returned | Unsure]:
     """The blocks of one call, in order."""
     kernel = _KERNELS.get(call.operator)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,6 +66,11 @@ def lt_workspace_bytes() -> int:
     return int(os.environ.get("CUBLASLT_WORKSPACE_SIZE", "1024")) * 1024
 
 
+def is_product(operator: Any) -> bool:
+    """Whether an operator multiplies matrices or vectors, for which a workspace is needed."""
+    return operator in _PRODUCTS
+
+
 class Workspaces:
     """The workspaces of one process, each asked for once by each thread.
 
@@ -87,7 +93,7 @@ class Workspaces:
 
         Source: torch's `aten/src/ATen/native/cuda/Blas.cpp`, addmm_out_cuda_impl.
         """
-        if call.operator not in _PRODUCTS or not call.result.numel():
+        if not is_product(call.operator) or not call.result.numel():
             return
         for index in _MATRICES.get(call.operator, ()):
             if not _is_readable(call.args[index]):

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-_MAKERS = {torch.tensor, torch.as_tensor, torch.asarray}
+_NEW = Tensor.new_tensor
+_MAKERS = {torch.tensor, torch.as_tensor, torch.asarray, _NEW}
 
 
 class HostData(TorchFunctionMode):
@@ -29,11 +30,10 @@ class HostData(TorchFunctionMode):
         """What the function gives, moved where its device says."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if func in _MAKERS:
-            return _placed(result, kwargs.get("device"))
-        if func is Tensor.new_tensor:
-            return _placed(result, kwargs.get("device", args[0].device))
-        return result
+        if func not in _MAKERS:
+            return result
+        beside = args[0].device if func is _NEW else None
+        return _placed(result, kwargs.get("device", beside))
 
 
 def _placed(tensor: Tensor, device: torch.device | str | int | None) -> Tensor:

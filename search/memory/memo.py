@@ -8,18 +8,20 @@ shapes in place.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, get_default_dtype, is_inference_mode_enabled
+from torch._C import _DisableTorchDispatch, _dispatch_keys, _set_throw_on_mutable_data_ptr
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+_make_subclass = Tensor._make_subclass  # noqa: SLF001 - as torch makes fake tensors
 _PLAIN = frozenset(
     {bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format}
 )
 """Values that are equal only where an operator does the same with them, if their types are."""
+_META = torch.device("meta")
 _NEVER = (
     torch.Tag.data_dependent_output,
     torch.Tag.dynamic_output_shape,
@@ -61,8 +63,8 @@ class Memo:
             kwargs: its arguments by name.
             run: what is called instead of it: a function that hangs on its arguments alone.
         """
-        run = run or operator
         key = self._key(operator, run, args, kwargs)
+        run = run or operator
         if key is None:
             return run(*args, **kwargs)
         maker = _makers.get(key)
@@ -77,31 +79,36 @@ class Memo:
         self, operator: Any, run: Any, args: _Arguments, kwargs: Mapping[str, Any]
     ) -> Hashable:
         """All that decides the results; None where something else does too."""
-        if not _is_pure(operator):
+        known = _operators.get(id(operator)) or _known(operator)
+        if not known.is_pure:
             return None
-        if operator.name().startswith("aten::_foreach_"):
+        if known.is_foreach:
             args = _without_numbers(args)
         try:
-            kinds = tuple(map(self._kind, args))
-            named = tuple((name, self._kind(value)) for name, value in kwargs.items())
+            kinds = self._kinds(args)
+            named = (*kwargs, self._kinds(kwargs.values())) if kwargs else None
         except _UnknownKindError:
             return None
-        setting = torch.get_default_dtype(), torch.is_inference_mode_enabled()
-        return run, kinds, named, setting
+        # an operator itself is slow to hash, and these two settings decide what it makes
+        return known, run, kinds, named, get_default_dtype(), is_inference_mode_enabled()
 
-    def _kind(self, value: Any) -> Hashable:
-        kind = type(value)
-        if kind is FakeTensor:
-            if value.fake_mode is not self._fake or value.constant is not None:
+    def _kinds(self, values: Iterable[Any]) -> tuple[Hashable, ...]:
+        kinds: list[Hashable] = []
+        for value in values:
+            kind = type(value)
+            if kind is FakeTensor:
+                if value.fake_mode is not self._fake or value.constant is not None:
+                    raise _UnknownKindError
+                kinds.append(_tensor_kind(value))
+            elif value is None:
+                kinds.append(None)
+            elif kind in _PLAIN:
+                kinds.append((kind, value))
+            elif kind is list or kind is tuple:
+                kinds.append(self._kinds(value))
+            else:
                 raise _UnknownKindError
-            return _tensor_kind(value)
-        if value is None:
-            return None
-        if kind in _PLAIN:
-            return kind, value
-        if kind is list or kind is tuple:
-            return tuple(map(self._kind, value))
-        raise _UnknownKindError
+        return tuple(kinds)
 
 
 def _without_numbers(args: _Arguments) -> _Arguments:
@@ -118,16 +125,32 @@ def _tensor_kind(tensor: FakeTensor) -> tuple[Any, ...]:
         tensor.stride(),
         tensor.storage_offset(),
         tensor.dtype,
-        tensor.fake_device,
-        torch._C._dispatch_keys(tensor).raw_repr(),  # noqa: SLF001 - conjugated, made in inference...
+        tensor._fake_device,  # noqa: SLF001 - what the property returns, which is slow
+        _dispatch_keys(tensor).raw_repr(),  # conjugated, made in inference...
     )
 
 
-@functools.cache
-def _is_pure(operator: Any) -> bool:
-    """Whether results hang on the kinds of the arguments alone, as torch says of its own."""
-    tags = operator.tags
-    return operator.namespace == "aten" and not any(tag in tags for tag in _NEVER)
+class _Operator:
+    """What is known of an operator; each is itself alone, which makes it quick to look up."""
+
+    __slots__ = ("is_foreach", "is_pure", "itself")
+
+    def __init__(self, operator: Any) -> None:
+        """`is_pure`: results hang on the kinds of arguments alone, as torch says of its own."""
+        tags = operator.tags
+        self.itself = operator
+        self.is_pure = operator.namespace == "aten" and not any(tag in tags for tag in _NEVER)
+        self.is_foreach = operator.name().startswith("aten::_foreach_")
+
+
+_operators: dict[int, _Operator] = {}
+"""By the identity of an operator, which is kept, so that no other takes it over."""
+
+
+def _known(operator: Any) -> _Operator:
+    known = _Operator(operator)
+    _operators[id(operator)] = known
+    return known
 
 
 class _Recipe(NamedTuple):
@@ -149,21 +172,21 @@ class _Recipe(NamedTuple):
 
     def alone(self, fake: FakeTensorMode) -> FakeTensor:
         """One with a storage of its own."""
-        with torch._C._DisableTorchDispatch():  # noqa: SLF001 - as fake tensors are made
-            element = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
+        with _DisableTorchDispatch():  # as fake tensors are made
+            element = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=_META)
         return self._tensor(fake, element)
 
     def view(self, fake: FakeTensorMode, tensor: FakeTensor) -> FakeTensor:
         """One that lies in the storage of another."""
         storage = tensor.untyped_storage()
-        with torch._C._DisableTorchDispatch():  # noqa: SLF001 - the same
-            element = torch.empty(0, dtype=self.dtype, device="meta")
+        with _DisableTorchDispatch():  # the same
+            element = torch.empty(0, dtype=self.dtype, device=_META)
             element.set_(storage, self.offset, self.shape, self.stride)
         return self._tensor(fake, element)
 
     def _tensor(self, fake: FakeTensorMode, element: Tensor) -> FakeTensor:
         """Source: torch's `torch/_subclasses/fake_tensor.py`, FakeTensor.__new__."""
-        made: FakeTensor = Tensor._make_subclass(  # noqa: SLF001
+        made: FakeTensor = _make_subclass(
             FakeTensor,
             element,
             False,  # noqa: FBT003 - requires no gradient
@@ -173,8 +196,10 @@ class _Recipe(NamedTuple):
         if fake._allow_unsafe_data_ptr_access:  # noqa: SLF001
             torch._C._set_warn_deprecated_on_mutable_data_ptr(made)  # noqa: SLF001
         else:
-            torch._C._set_throw_on_mutable_data_ptr(made)  # noqa: SLF001
-        vars(made).update(self.attributes, fake_mode=fake)
+            _set_throw_on_mutable_data_ptr(made)
+        attributes = made.__dict__
+        attributes.update(self.attributes)
+        attributes["fake_mode"] = fake
         return made
 
 
