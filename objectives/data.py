@@ -7,7 +7,7 @@ import os
 import platform
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from objectives.cleaning import Cleaning
+from objectives.texts import Texts
 from search.errors import InputError
 
 PYTHON_STDLIB = "python-stdlib"
@@ -47,12 +48,14 @@ class Corpus:
     """Tokens to train on and tokens to be judged on, both 1-D, values 0 to 255.
 
     `provenance` is what the record needs to find the same data again: a hash, counts, sizes.
+    `train_ends` tell where each document of `train` ends; None where it is one.
     """
 
     name: str
     train: Tokens
     held_out: Tokens
     provenance: Mapping[str, str | int]
+    train_ends: npt.NDArray[np.int64] | None = None
 
 
 def open_corpus(corpus: str, *, held_out_tokens: int, cleaning: Cleaning = _AS_IT_IS) -> Corpus:
@@ -165,7 +168,9 @@ def _split_by_file(
     by_hash = sorted(texts, key=lambda path: hashlib.sha256(path.encode()).digest())
     chosen = by_hash[: max(1, len(texts) // _HELD_OUT_ONE_IN)]
     held_out = _joined(texts.pop(path) for path in chosen)[:held_out_tokens]
-    return _corpus(name, _joined(texts.values()), held_out, found | _hashed(everything))
+    train = Texts.of(texts.values())
+    corpus = _corpus(name, train.values, held_out, found | _hashed(everything))
+    return replace(corpus, train_ends=train.ends)
 
 
 def _joined(texts: Iterable[bytes]) -> Tokens:

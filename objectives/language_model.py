@@ -18,6 +18,7 @@ from torch.nn import functional
 from objectives.chunked_loss import chunked_cross_entropy
 from objectives.cleaning import Cleaning, Duplicates
 from objectives.data import NUM_BYTES, Corpus, open_corpus
+from objectives.packing import IGNORED, packed_windows
 from objectives.texts import Texts
 from objectives.vocabulary import Tokenized, tokenized
 from objectives.windows import held_out_windows, training_windows, with_bytes
@@ -36,7 +37,8 @@ class LanguageModelParams:
 
     `vocabulary` is the number of sub-word pieces, learned from what is trained on; 256 are the
     bytes. `sequence_length` is what it trains on, in pieces. `loss_chunks` above 1 never hold the
-    logits of all positions at once.
+    logits of all positions at once. With `packing`, windows hold whole documents, and attention
+    keeps them apart.
     """
 
     sequence_length: int = 128
@@ -46,6 +48,7 @@ class LanguageModelParams:
     heads: int = 4
     dropout: float = 0.0
     loss_chunks: int = 1
+    packing: bool = False
 
     def __post_init__(self) -> None:
         """Raises ValueError on dimensions that make no model."""
@@ -105,12 +108,18 @@ class LanguageModel:
         return Decoder(_model_params(params))
 
     def batch(self, params: Params, split: Split) -> Batch:
-        """Zeros: `inputs` and `targets`, int64, (B, T); of held-out pieces `num_bytes`, (B,)."""
+        """Zeros, int64: `inputs` and `targets`, (B, T).
+
+        Besides `documents`, (B, T), where they are packed; of held-out pieces `num_bytes`, (B,).
+        """
         model = _model_params(params)
         shape = (micro_batch_size(params), model.sequence_length)
         if split is Split.HELD_OUT:
             shape = (_EVALUATION_SAMPLES, self.evaluation_context)
-        batch = {name: torch.zeros(shape, dtype=torch.int64) for name in ("inputs", "targets")}
+        names = ["inputs", "targets"]
+        if split is Split.TRAIN and model.packing:
+            names.append("documents")
+        batch = {name: torch.zeros(shape, dtype=torch.int64) for name in names}
         if split is Split.HELD_OUT and model.vocabulary != NUM_BYTES:
             batch["num_bytes"] = torch.zeros(shape[:1], dtype=torch.int64)
         return batch
@@ -122,6 +131,14 @@ class LanguageModel:
         model = _model_params(params)
         if split is Split.HELD_OUT:
             return self._held_out(model.vocabulary)
+        if model.packing:
+            return packed_windows(
+                self._documents(model.vocabulary),
+                context=model.sequence_length,
+                num_samples=micro_batch_size(params),
+                num_tokens=num_tokens,
+                seed=seed,
+            )
         return training_windows(
             self._corpus(model.vocabulary),
             context=model.sequence_length,
@@ -148,15 +165,24 @@ class LanguageModel:
         train, held_out = texts["train"].values, texts["held_out"].values
         return replace(self.corpus, train=train, held_out=held_out)
 
+    def _documents(self, vocabulary: int) -> Texts:
+        """What is trained on, document by document, in pieces."""
+        return self._tokenized(vocabulary).texts["train"]
+
     def _tokenized(self, vocabulary: int) -> Tokenized:
         if vocabulary not in self._in_pieces:
-            parts = {"train": self.corpus.train, "held_out": self.corpus.held_out}
-            texts = {name: Texts.one(part) for name, part in parts.items()}
+            train, ends = Texts.one(self.corpus.train), self.corpus.train_ends
+            texts = {
+                "train": train if ends is None else replace(train, ends=ends),
+                "held_out": Texts.one(self.corpus.held_out),
+            }
             self._in_pieces[vocabulary] = tokenized(texts, trained_on=["train"], size=vocabulary)
         return self._in_pieces[vocabulary]
 
     def num_tokens(self, batch: Batch) -> int:
         """Pieces predicted in a batch."""
+        if "documents" in batch:  # a window of whole documents may have some room left
+            return int((batch["targets"] != IGNORED).sum().item())
         return batch["targets"].numel()
 
     def tokens_per_sample(self, params: Params) -> int:
@@ -165,12 +191,15 @@ class LanguageModel:
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Mean cross-entropy in nats per piece."""
+        numbered = {"documents_BT": batch["documents"]} if "documents" in batch else {}
         if isinstance(model, Decoder) and model.loss_chunks > 1:
-            return model(batch["inputs"], batch["targets"])  # type: ignore[no-any-return]
-        logits_BTV = model(batch["inputs"])
+            loss: Tensor = model(batch["inputs"], batch["targets"], **numbered)
+            return loss * _positions_per_target(batch["targets"]) if numbered else loss
+        logits_BTV = model(batch["inputs"], **numbered)
         return functional.cross_entropy(
             logits_BTV.flatten(0, 1).float(),  # bf16 would round the loss to 3 figures
             batch["targets"].flatten(),
+            ignore_index=IGNORED,
         )
 
     def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
@@ -183,6 +212,11 @@ class LanguageModel:
 
 
 _EVALUATION_SAMPLES = 4
+
+
+def _positions_per_target(targets_BT: Tensor) -> Tensor:
+    """What makes a mean over all positions one over those with a target."""
+    return targets_BT.numel() / (targets_BT != IGNORED).sum()
 
 
 def _num_bytes(batch: Batch) -> int:
@@ -211,12 +245,22 @@ class Decoder(nn.Module):
         self.head = nn.Linear(params.width, params.vocabulary, bias=False)
         self.apply(_initialize)
 
-    def forward(self, pieces_BT: Tensor, targets_BT: Tensor | None = None) -> Tensor:
-        """Logits of the next piece at each position, (B, T, V); with targets their mean loss."""
+    def forward(
+        self,
+        pieces_BT: Tensor,
+        targets_BT: Tensor | None = None,
+        *,
+        documents_BT: Tensor | None = None,
+    ) -> Tensor:
+        """Logits of the next piece at each position, (B, T, V); with targets their mean loss.
+
+        A position sees those before it, of its own document where documents are numbered.
+        """
         x_BTC = self.embedding(pieces_BT)
         turns = rotary_turns(pieces_BT.shape[1], self.head_width, x_BTC.device)
+        seen_B1TT = None if documents_BT is None else earlier_of_same(documents_BT)
         for block in self.blocks:
-            x_BTC = block(x_BTC, *turns)
+            x_BTC = block(x_BTC, *turns, seen_B1TT)
         x_BTC = self.norm(x_BTC)
         if targets_BT is None:
             return self.head(x_BTC)  # type: ignore[no-any-return]
@@ -241,9 +285,11 @@ class Block(nn.Module):
             nn.Dropout(params.dropout),
         )
 
-    def forward(self, x_BTC: Tensor, cosine_TE: Tensor, sine_TE: Tensor) -> Tensor:
+    def forward(
+        self, x_BTC: Tensor, cosine_TE: Tensor, sine_TE: Tensor, seen_B1TT: Tensor | None = None
+    ) -> Tensor:
         """The residual stream after this block."""
-        x_BTC = x_BTC + self.attention(self.attention_norm(x_BTC), cosine_TE, sine_TE)
+        x_BTC = x_BTC + self.attention(self.attention_norm(x_BTC), cosine_TE, sine_TE, seen_B1TT)
         return x_BTC + self.feed_forward(self.feed_forward_norm(x_BTC))  # type: ignore[no-any-return]
 
 
@@ -258,8 +304,10 @@ class Attention(nn.Module):
         self.queries_keys_values = nn.Linear(params.width, 3 * params.width)
         self.output = nn.Linear(params.width, params.width)
 
-    def forward(self, x_BTC: Tensor, cosine_TE: Tensor, sine_TE: Tensor) -> Tensor:
-        """What each position gathers from those before it."""
+    def forward(
+        self, x_BTC: Tensor, cosine_TE: Tensor, sine_TE: Tensor, seen_B1TT: Tensor | None = None
+    ) -> Tensor:
+        """What each position gathers from those it sees: by default itself and all before it."""
         B, T, C = x_BTC.shape
         qkv = self.queries_keys_values(x_BTC).view(B, T, 3, self.heads, C // self.heads)
         q_BHTD, k_BHTD, v_BHTD = qkv.permute(2, 0, 3, 1, 4)
@@ -267,11 +315,18 @@ class Attention(nn.Module):
             rotated(q_BHTD, cosine_TE, sine_TE),
             rotated(k_BHTD, cosine_TE, sine_TE),
             v_BHTD,
+            attn_mask=seen_B1TT,
             dropout_p=self.dropout if self.training else 0.0,
-            is_causal=True,
+            is_causal=seen_B1TT is None,
         )
         output: Tensor = self.output(gathered_BHTD.transpose(1, 2).reshape(B, T, C))
         return functional.dropout(output, self.dropout, self.training)
+
+
+def earlier_of_same(documents_BT: Tensor) -> Tensor:
+    """Whether a position may see another: (B, 1, T, T), true for those of its document so far."""
+    same_BTT = documents_BT[:, :, None] == documents_BT[:, None, :]
+    return same_BTT.tril_()[:, None]
 
 
 def rotary_turns(length: int, head_width: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional
 
 from objectives.language_model import (
     Attention,
@@ -117,6 +118,56 @@ class TestVocabulary:
     def test_that_the_text_cannot_fill_is_refused(self, of_words):
         with pytest.raises(InputError, match="vocabulary 90000 is more than these texts give"):
             of_words.data({"vocabulary": 90_000}, Split.TRAIN, seed=0)
+
+
+@pytest.fixture(scope="module")
+def of_files(tmp_path_factory) -> LanguageModel:
+    folder = tmp_path_factory.mktemp("files")
+    for number in range(60):
+        (folder / f"{number}.txt").write_text(f"{number} " * (1 + number % 9))
+    return LanguageModel(corpus=str(folder), evaluation_context=8)
+
+
+class TestPacking:
+    PACKED: ClassVar = {"packing": True, "sequence_length": 32, "batch_size": 4}
+
+    @pytest.mark.parametrize(
+        "change", [{}, {"micro_batch_size": 2}, {"activation_checkpointing": True}]
+    )
+    def test_keeps_the_contract(self, of_files, change):
+        check_objective(of_files, {**self.PACKED, "width": 16, "heads": 2, "depth": 1, **change})
+
+    def test_windows_hold_documents_whole(self, of_files):
+        batch = next(iter(of_files.data(self.PACKED, Split.TRAIN, seed=0)))
+        texts = {f"{number} " * (1 + number % 9) for number in range(60)}
+        for inputs, numbers in zip(batch["inputs"], batch["documents"], strict=True):
+            for number in range(int(numbers.max()) + 1):
+                part = bytes(inputs[numbers == number].tolist()).decode()
+                assert any(text.startswith(part) for text in texts)
+
+    def test_the_loss_is_that_of_each_document_alone(self, of_files):
+        model = of_files.model({})
+        batch = next(iter(of_files.data(self.PACKED, Split.TRAIN, seed=0)))
+        total = torch.zeros(())
+        for inputs, targets, numbers in zip(*batch.values(), strict=True):
+            for number in range(int(numbers.max()) + 1):
+                own = numbers == number
+                logits = model(inputs[own][None])[0]
+                total += functional.cross_entropy(logits, targets[own], reduction="sum")
+        found = of_files.loss(model, batch) * of_files.num_tokens(batch)
+        torch.testing.assert_close(found, total, rtol=1e-4, atol=1e-4)
+
+    def test_the_loss_in_chunks_is_the_same(self, of_files):
+        batch = list(of_files.data(self.PACKED, Split.TRAIN, seed=0))[-1]
+        assert (batch["targets"] < 0).any()
+        model = of_files.model({})
+        whole = of_files.loss(model, batch)
+        model.loss_chunks = 3
+        torch.testing.assert_close(of_files.loss(model, batch), whole)
+
+    def test_without_it_batches_are_as_they_were(self, of_files):
+        batch = next(iter(of_files.data({"sequence_length": 8}, Split.TRAIN, seed=0)))
+        assert batch.keys() == {"inputs", "targets"}
 
 
 class TestBitsPerByte:
