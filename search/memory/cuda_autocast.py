@@ -138,9 +138,9 @@ class _WeightCache:
         )
         if not keeps:
             return tensor.to(dtype)
-        if tensor not in self._casts:
-            self._casts[tensor] = tensor.to(dtype)
-        kept: Tensor = self._casts[tensor]
+        kept: Tensor | None = self._casts.get(tensor)  # type: ignore[no-untyped-call]
+        if kept is None:
+            kept = self._casts[tensor] = tensor.to(dtype)
         return kept
 
 

@@ -7,6 +7,7 @@ of fixed size inside kernels, and the allocator.
 from __future__ import annotations
 
 import gc
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -203,11 +204,14 @@ def trace_of(all_events: list[Event]) -> Trace:
     events = _without_empty(all_events)
     alive_bytes, peak_bytes, peak_index = 0, 0, -1
     by_phase = dict.fromkeys(Phase, 0)
-    for index, event in enumerate(events):
-        alive_bytes += event.num_bytes
-        by_phase[event.phase] = max(by_phase[event.phase], alive_bytes)
-        if alive_bytes > peak_bytes:
-            peak_bytes, peak_index = alive_bytes, index
+    for phase, group in itertools.groupby(enumerate(events), key=_phase):
+        most_bytes = by_phase[phase]
+        for index, event in group:
+            alive_bytes += event.num_bytes
+            most_bytes = max(most_bytes, alive_bytes)
+            if alive_bytes > peak_bytes:
+                peak_bytes, peak_index = alive_bytes, index
+        by_phase[phase] = most_bytes
     alive = _alive_after(events[: peak_index + 1])
     return Trace(
         events=tuple(events),
@@ -218,6 +222,10 @@ def trace_of(all_events: list[Event]) -> Trace:
         parts=_parts(alive),
         alive_at_peak=tuple(event.num_bytes for event in alive),
     )
+
+
+def _phase(numbered: tuple[int, Event]) -> Phase:
+    return numbered[1].phase
 
 
 def _alive_after(events: list[Event]) -> list[Event]:
