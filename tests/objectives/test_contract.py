@@ -3,6 +3,7 @@ import torch
 
 from objectives.image_classifier import ImageClassifier
 from objectives.language_model import LanguageModel
+from objectives.seq2seq import Seq2Seq
 from objectives.text_classifier import TextClassifier, TextRegressor
 from search.contract import check_objective
 
@@ -12,7 +13,21 @@ OBJECTIVES = {
     "language model": (
         lambda: LanguageModel(held_out_tokens=1_500),
         {**BATCH, "width": 16, "heads": 2, "depth": 1, "sequence_length": 16},
-        [{"dropout": 0.1, "activation_checkpointing": True}, {"sequence_length": 300}],
+        [
+            {"dropout": 0.1, "activation_checkpointing": True},
+            {"sequence_length": 300},
+            {"packing": True},
+            {"packing": True, "loss_chunks": 3},
+        ],
+    ),
+    "pairs of texts": (
+        lambda: Seq2Seq(held_out_pairs=60),
+        {**BATCH, "vocabulary": 300, "width": 16, "heads": 2, "sequence_length": 16},
+        [
+            {"dropout": 0.1, "activation_checkpointing": True},
+            {"sequence_length": 300, "bucketing": 4},
+            {"shared_embedding": True, "encoder_depth": 1, "decoder_depth": 3},
+        ],
     ),
     "image classifier": (
         lambda: ImageClassifier(held_out_samples=80),
