@@ -44,6 +44,14 @@ class DoesNotFit:
 Verdict = Fits | DoesNotFit
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unjudged:
+    """Nobody can say whether it fits, so that it may be trained."""
+
+    params: Params
+    predicted: None = None
+
+
 def judge(
     params: Params,
     predict: Predict,

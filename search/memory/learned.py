@@ -22,7 +22,6 @@ import numpy as np
 
 from search.errors import InputError
 from search.memory.monotone import Estimate, Runs
-from search.memory.residuals import Residual
 from search.results import Params
 
 
@@ -77,13 +76,16 @@ class LearnedMemory:
         index = group.ruled_out_by(point) if group else None
         return None if index is None else self._groups[category][index]
 
-    def order(self, candidates: Iterable[Params]) -> tuple[Params, ...]:
-        """From small to large: none stands before one that it dominates. Ties stay as they were.
+    def tells_apart(self, params: Params) -> bool:
+        """Whether enough ran to tell the dimensions apart: one for each, and two more."""
+        return len(self._groups.get(self._category(params), ())) >= len(self._dimensions) + 2
+
+    def order(self, candidates: Iterable[Params]) -> tuple[int, ...]:
+        """Their places from small to large: none before one that it dominates. Ties stay.
 
         Each dimension counts by rank among the candidates, so that none outweighs the others.
         """
-        listed = tuple(candidates)
-        points = [self._point(params) for params in listed]
+        points = [self._point(params) for params in candidates]
         ranks: list[dict[float, int]] = [
             {value: rank for rank, value in enumerate(sorted(set(values)))}
             for values in zip(*points, strict=True)
@@ -93,27 +95,7 @@ class LearnedMemory:
             pairs = zip(ranks, points[index], strict=True)
             return sum(rank[value] / max(1, len(rank) - 1) for rank, value in pairs)
 
-        return tuple(listed[index] for index in sorted(range(len(listed)), key=size))
-
-    def residuals(self) -> tuple[Residual, ...]:
-        """Each run as those before it in its category predicted it, for a calibration.
-
-        Left out: runs with too few before them to tell the dimensions apart, one for each and two
-        more.
-        """
-        found = []
-        for seen in self._groups.values():
-            for count in range(len(self._dimensions) + 2, len(seen)):
-                run = seen[count]
-                expected = self._group(seen[:count]).estimate(self._point(run.params))
-                found.append(
-                    Residual(
-                        predicted_bytes=expected.expected_bytes,
-                        measured_bytes=run.num_bytes,
-                        censored=run.ran_out,
-                    )
-                )
-        return tuple(found)
+        return tuple(sorted(range(len(points)), key=size))
 
     def _group(self, seen: Sequence[Observation]) -> Runs:
         return Runs(

@@ -6,7 +6,7 @@ NVML is asked without creating a CUDA context, which would itself take memory of
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +61,34 @@ def gpu_with(uuid: str, nvml: Any = None) -> GpuHere | None:
     return next((gpu for gpu in gpus_here(nvml) if _plain(gpu.uuid) == wanted), None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBytes:
+    """What is held of a GPU: by everybody, and by some processes as far as the driver tells."""
+
+    in_all: int
+    by_processes: int
+
+
+def bytes_held_by(uuid: str, pids: Collection[int], nvml: Any = None) -> HeldBytes:
+    """What some processes hold of a GPU now; nothing where NVML does not tell of it.
+
+    In a container the driver may know processes by other numbers, and then tells 0.
+    """
+    nothing = HeldBytes(in_all=0, by_processes=0)
+    if nvml is None and (nvml := _library()) is None:
+        return nothing
+    try:
+        with _session(nvml):
+            for handle, _ in _handles(nvml):
+                if _plain(nvml.nvmlDeviceGetUUID(handle)) == _plain(uuid):
+                    _, used_bytes = _memory(nvml, handle)
+                    held_bytes = _held_bytes(nvml, handle, pids)
+                    return HeldBytes(in_all=used_bytes, by_processes=held_bytes)
+    except nvml.NVMLError:
+        pass
+    return nothing
+
+
 def _library() -> Any:
     try:
         import pynvml
@@ -105,7 +133,7 @@ def _gpu(nvml: Any, handle: Any, parent: Any, driver: str) -> GpuHere:
         uuid=nvml.nvmlDeviceGetUUID(handle),
         architecture=tuple(nvml.nvmlDeviceGetCudaComputeCapability(parent)),
         total_bytes=total_bytes,
-        held_bytes=max(0, used_bytes - _own_bytes(nvml, handle)),
+        held_bytes=max(0, used_bytes - _held_bytes(nvml, handle, (os.getpid(),))),
         driver=driver,
     )
 
@@ -124,13 +152,13 @@ def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
     return memory.total - memory.reserved, memory.used
 
 
-def _own_bytes(nvml: Any, handle: Any) -> int:
-    """What this process uses of a GPU; 0 where the driver does not tell."""
+def _held_bytes(nvml: Any, handle: Any, pids: Collection[int]) -> int:
+    """What processes use of a GPU; 0 where the driver does not tell."""
     try:
         processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
     except nvml.NVMLError:
         return 0
-    return sum(one.usedGpuMemory or 0 for one in processes if one.pid == os.getpid())
+    return sum(one.usedGpuMemory or 0 for one in processes if one.pid in pids)
 
 
 def _plain(uuid: str) -> str:

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from search.errors import InputError
 from search.memory.learned import LearnedMemory, Observation
-from search.memory.residuals import Residual
 
 DIMENSIONS = ("batch_size", "width")
 SIZES = st.integers(1, 8)
@@ -148,51 +147,30 @@ class TestCategories:
 class TestOrder:
     def test_is_from_small_to_large(self):
         candidates = [at(8, 8), at(1, 8), at(1, 1), at(8, 1), at(4, 4)]
-        assert learned().order(candidates) == (
-            at(1, 1),
-            at(1, 8),
-            at(8, 1),
-            at(4, 4),
-            at(8, 8),
-        )
+        assert learned().order(candidates) == (2, 1, 3, 4, 0)
 
     def test_dimensions_weigh_alike(self):
         # ranks 0, 1, 2 of 2 for the batch, 0 and 1 of 1 for the width
         candidates = [at(1, 4096), at(2, 64), at(4, 64), at(1, 64)]
-        assert learned().order(candidates) == (at(1, 64), at(2, 64), at(1, 4096), at(4, 64))
+        assert learned().order(candidates) == (3, 1, 0, 2)
 
     def test_of_nothing_is_nothing(self):
         assert learned().order([]) == ()
 
     @given(places=st.lists(st.tuples(SIZES, SIZES), max_size=20))
     def test_none_stands_before_one_that_it_dominates(self, places):
-        ordered = learned().order(at(*place) for place in places)
-        assert sorted(map(str, ordered)) == sorted(str(at(*place)) for place in places)
-        for first, second in itertools.combinations(ordered, 2):
+        candidates = [at(*place) for place in places]
+        order = learned().order(candidates)
+        assert sorted(order) == list(range(len(places)))
+        for first, second in itertools.combinations([candidates[place] for place in order], 2):
             assert first == second or not dominates(first, second)
 
 
-class TestResiduals:
-    def test_are_each_run_as_those_before_predicted_it(self):
-        places = [(1, 1), (1, 4), (4, 1), (4, 4), (8, 8), (2, 8)]
-        runs = [took(true_bytes(at(*place)), *place) for place in places]
-        runs[4] = ran_out(500, 8, 8)
-        found = learned(*runs).residuals()
-        assert found == (
-            Residual(
-                predicted_bytes=learned(*runs[:4]).estimate(at(8, 8)).expected_bytes,
-                measured_bytes=500,
-                censored=True,
-            ),
-            Residual(
-                predicted_bytes=learned(*runs[:5]).estimate(at(2, 8)).expected_bytes,
-                measured_bytes=true_bytes(at(2, 8)),
-            ),
-        )
-
-    def test_are_of_each_category_by_itself(self):
-        runs = [took(100 + n, n, 1, precision=p) for n in range(1, 5) for p in ("fp32", "bf16")]
-        assert learned(*runs).residuals() == ()
+def test_dimensions_are_told_apart_by_one_run_for_each_and_two_more():
+    runs = [took(100 + n, n, 1, precision="fp32") for n in range(1, 5)]
+    assert not learned(*runs[:3]).tells_apart(at(9, 9, precision="fp32"))
+    assert learned(*runs).tells_apart(at(9, 9, precision="fp32"))
+    assert not learned(*runs).tells_apart(at(9, 9, precision="bf16"))
 
 
 @pytest.mark.parametrize("bad", ["8", None, True, -1, float("nan"), float("inf")])

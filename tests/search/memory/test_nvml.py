@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from search.memory.nvml import gpu_with, gpus_here
+from search.memory.nvml import HeldBytes, bytes_held_by, gpu_with, gpus_here
 
 GIB = 2**30
 A100 = "NVIDIA A100-SXM4-40GB"
@@ -151,3 +151,12 @@ def test_a_gpu_is_found_by_its_uuid_as_torch_and_as_the_driver_write_it(uuid):
     nvml = FakeNvml(gpu(uuid="GPU-0"), gpu())
     assert gpu_with(uuid, nvml).uuid == "GPU-1b2c"
     assert gpu_with("GPU-9", nvml) is None
+
+
+def test_what_processes_hold_of_a_gpu_is_told_beside_what_all_hold():
+    nvml = FakeNvml(gpu(uuid="GPU-0"), gpu(processes=[(7, 2 * GIB), (8, GIB // 2), (9, None)]))
+    assert bytes_held_by("1b2c", (7, 9), nvml) == HeldBytes(in_all=3 * GIB, by_processes=2 * GIB)
+    assert bytes_held_by("1b2c", (1,), nvml) == HeldBytes(in_all=3 * GIB, by_processes=0)
+    nothing = HeldBytes(in_all=0, by_processes=0)
+    assert bytes_held_by("GPU-9", (7,), nvml) == nothing
+    assert bytes_held_by("1b2c", (7,), FakeNvml(has_driver=False)) == nothing
