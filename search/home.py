@@ -34,7 +34,8 @@ def home() -> Path:
 class Manifest:
     """What stays the same however often a sweep is resumed.
 
-    Enough to show, pick and export its results without loading its objective.
+    Enough to show, pick and export its results without loading its objective. Of `objective` and
+    `command` one is empty; `num_tokens` is 0 where each trial ends by itself.
     """
 
     sweep_id: str
@@ -51,6 +52,7 @@ class Manifest:
     cpus: int
     versions: Mapping[str, str]
     provenance: Mapping[str, str | int]
+    command: str = ""
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:

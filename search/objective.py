@@ -1,4 +1,4 @@
-"""The contract between a model to train and the search, and how one is found by its dotted path."""
+"""The contracts between what is trained and the search, and how one is found by its dotted path."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -115,12 +115,63 @@ def example_batches(objective: Objective, params: Params) -> Iterator[Batch]:
         yield usual
 
 
+TrainingFunction = Callable[[Params, Callable[..., None]], object]
+"""A function `train(params, report)` that trains by itself.
+
+It calls `report(accuracy=0.9, tokens=1000)` as often as it likes; a mapping that it returns is its
+last report.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Untraced:
+    """What stands for a function or a command, whose steps nobody can run on fake tensors.
+
+    `metrics` are those that the sweep file names; `named` is the function's path or the command.
+    """
+
+    named: str
+    metrics: tuple[Metric, ...]
+    provenance: Mapping[str, str | int]
+
+
 def load_objective(path: str) -> type[Objective]:
     """The objective class named `package.module:Name`; also looked for in the working folder.
 
     Raises:
         InputError: naming what the module does offer.
     """
+    found = _named(path)
+    missing = [member for member in _members() if not hasattr(found, member)]
+    if missing:
+        msg = f"{path!r} is no objective: it has no {', '.join(missing)}"
+        if callable(found) and not isinstance(found, type):
+            msg += "; nor is it a function of two, (params, report)"
+        raise InputError(msg)
+    return found  # type: ignore[no-any-return]
+
+
+def load_trainable(path: str) -> type[Objective] | TrainingFunction:
+    """The objective class or the training function of a name, see `load_objective`.
+
+    Raises:
+        InputError: when it is neither.
+    """
+    found = _named(path)
+    if isinstance(found, type) or not callable(found) or not _takes_two(found):
+        return load_objective(path)
+    return found  # type: ignore[no-any-return]
+
+
+def _takes_two(function: Callable[..., object]) -> bool:
+    try:
+        inspect.signature(function).bind({}, print)
+    except (TypeError, ValueError):  # it takes others, or will not tell
+        return False
+    return True
+
+
+def _named(path: str) -> Any:
     module_name, _, name = path.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), name)):
         msg = f"{path!r} is not of the form 'package.module:Name'"
@@ -128,11 +179,7 @@ def load_objective(path: str) -> type[Objective]:
     found = getattr(_module(module_name), name, None)
     if found is None:
         raise InputError(_not_offered(module_name, name))
-    missing = [member for member in _members() if not hasattr(found, member)]
-    if missing:
-        msg = f"{path!r} is no objective: it has no {', '.join(missing)}"
-        raise InputError(msg)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _module(name: str) -> Any:

@@ -19,7 +19,7 @@ from search.errors import Fault, FileFaultsError, InputError
 from search.metric import Metric
 from search.results import ParamValue
 from search.sweep.document import read_document
-from search.sweep.words import found, structural_faults
+from search.sweep.words import absent_faults, found, structural_faults
 from search.units import format_bytes, format_value, parse_bytes
 
 FORMAT = 1
@@ -33,6 +33,7 @@ _COMMENT_COLUMN = 40
 class Origin:
     """The sweep that a pick comes from, and what a production run needs of it.
 
+    Of `objective` and `command` one is empty; `num_tokens` is 0 where a trial ends by itself.
     `budget_bytes` and `cpus` are what one trial might use. `versions` are those that measured.
     `provenance` names data, their hash, the device. `mlflow_run` is empty when there is none.
     """
@@ -48,6 +49,7 @@ class Origin:
     metrics: tuple[Metric, ...]
     provenance: Mapping[str, ParamValue] = field(default_factory=dict)
     mlflow_run: str = ""
+    command: str = ""
 
 
 def _bytes(value: object) -> object:
@@ -84,9 +86,9 @@ class _Model(BaseModel):
 
 
 class PickedTrial(_Model):
-    """How long the trials of the sweep trained."""
+    """How long the trials of the sweep trained; 0 tokens where each ended by itself."""
 
-    tokens: int = Field(gt=0, examples=[60_000])
+    tokens: int = Field(ge=0, examples=[60_000])
 
 
 class PickedMemory(_Model):
@@ -105,7 +107,8 @@ class PickedConfig(_Model):
     """A production configuration. `measured`, `predicted` and `provenance` are for the reader."""
 
     paretune: Annotated[int, BeforeValidator(_layout)] = Field(examples=[FORMAT])
-    objective: str = Field(examples=["objectives.language_model:LanguageModel"])
+    objective: str = Field(default="", examples=["objectives.language_model:LanguageModel"])
+    command: str = ""
     data: dict[str, Any] = Field(default_factory=dict)
     params: dict[str, _Scalar]
     trial: PickedTrial
@@ -118,11 +121,13 @@ class PickedConfig(_Model):
 
 def export_yaml(pick: Pick, origin: Origin) -> str:
     """The pick as a YAML file that `read_pick` reads back to exactly the same values."""
+    by_itself = bool(origin.provenance.keys() & {"function", "command"})
+    params = dict(pick.trial.params) if by_itself else resolved_params(pick)
     document = CommentedMap(
         paretune=FORMAT,
-        objective=origin.objective,
+        **({"command": origin.command} if origin.command else {"objective": origin.objective}),
         data=_plain(origin.data),
-        params=_plain(resolved_params(pick)),
+        params=_plain(params),
         trial=CommentedMap(tokens=origin.num_tokens),
         memory=CommentedMap(budget=origin.budget_bytes),
         resources=CommentedMap(cpus=origin.cpus),
@@ -133,7 +138,7 @@ def export_yaml(pick: Pick, origin: Origin) -> str:
     _comment(document["memory"], "budget", format_bytes(origin.budget_bytes))
     document.yaml_set_start_comment(
         f"Picked from the sweep {origin.sweep!r} by paretune."
-        " Train it for production: paretune train THIS_FILE"
+        f" {'How to run it' if by_itself else 'Train it for production'}: paretune train THIS_FILE"
     )
     stream = io.StringIO()
     yaml = YAML()
@@ -214,6 +219,8 @@ def read_pick(path: Path) -> PickedConfig:
         config = PickedConfig.model_validate(dict(document.data))
     except ValidationError as error:
         faults += structural_faults(error, PickedConfig)
+    if "command" not in document.data:
+        faults += absent_faults(("objective",), document.data, PickedConfig)
     if faults:
         raise FileFaultsError(str(path), document.in_order(faults))
     return config

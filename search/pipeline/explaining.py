@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from search import home
 from search.errors import FileFaultsError, InputError
+from search.pipeline.learning import UntracedStage
 from search.pipeline.screen import console, print_json, say
 from search.pipeline.staging import machine_of, prepare_plan
 from search.units import format_bytes, shown
@@ -71,6 +72,9 @@ def explain(
 
     with redirect_stdout(sys.stderr):  # the objective's own words are no JSON
         stage = prepare_plan(path, device_name=device_name)
+        if isinstance(stage, UntracedStage):
+            msg = f"{_PLACE}: there is no step to look into, as {stage.explain()}"
+            raise InputError(msg)
         found = _explained(stage, _params(stage, settings))
     if chart is not None:
         title = f"{stage.loaded.sweep.name} on {stage.device.name}"
@@ -89,10 +93,10 @@ def _explained(stage: Stage, params: Params) -> Explained:
     from search.memory.timeline import timeline
     from search.memory.trace import trace
 
-    machine, objective = machine_of(stage.device), stage.loaded.objective
+    machine, objective = machine_of(stage.device), stage.objective
     with console.status("tracing"):
         verdict = stage.fits(params)
-        last = last_batches(objective, verdict.params, num_tokens=stage.loaded.sweep.trial.tokens)
+        last = last_batches(objective, verdict.params, num_tokens=stage.num_tokens)
         traced = trace(objective, verdict.params, target=machine.target(), last=last)
     return Explained(
         verdict=verdict,
@@ -119,7 +123,7 @@ def _params(stage: Stage, settings: Sequence[str]) -> Params:
         msg = f"{_PLACE}: {', '.join(missing)} must be given (such as {_PLACE} {values})"
         raise InputError(msg)
     _, params, faults = judged_params(
-        objective=sweep.objective, data=sweep.data, params={**sweep.fixed, **given}
+        objective=sweep.trained, data=sweep.data, params={**sweep.fixed, **given}
     )
     if faults:
         raise FileFaultsError(_PLACE, faults)

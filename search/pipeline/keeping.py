@@ -91,6 +91,7 @@ def export(name: str, *, to: str, output: Path | None, trial: int | None, label:
             sweep=name,
             sweep_id=manifest.sweep_id,
             objective=manifest.objective,
+            command=manifest.command,
             data=manifest.data,
             num_tokens=manifest.num_tokens,
             budget_bytes=manifest.budget_bytes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from search import home
 from search.errors import InputError
+from search.pipeline.learning import UntracedStage, show_plan
 from search.pipeline.screen import console, print_json, say, show_table
 from search.pipeline.staging import prepare_plan
 from search.units import format_bytes
@@ -51,14 +52,17 @@ def plan(path: Path, *, device_name: str | None = None, as_json: bool) -> None:
     """
     from search.plan_screens import explained_speeds, plan_table
 
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():  # an objective's own words
+        stage = prepare_plan(path, device_name=device_name)
+    if isinstance(stage, UntracedStage):
+        show_plan(stage, as_json=as_json)
+        return
     if as_json:
-        with redirect_stdout(sys.stderr):  # the objective's own words are no JSON
-            stage = prepare_plan(path, device_name=device_name)
+        with redirect_stdout(sys.stderr):
             found = _planned_in_full(stage, ratios_of(stage))
         print_json(found.to_json())
         refuse_unpredictable(stage, found)
         return
-    stage = prepare_plan(path, device_name=device_name)
     ratios = ratios_of(stage)
     found = _planned_in_full(stage, ratios)
     if found.points:
@@ -160,10 +164,13 @@ def _planned_in_full(stage: Stage, ratios: Sequence[float]) -> Plan:
     return planned(stage, mend=mend, speed=speed)
 
 
-def predict_ahead(stage: Stage) -> None:
+def predict_ahead(stage: Stage | UntracedStage) -> None:
     """Predicts a small space before its sweep starts: later that would disturb measured speeds."""
     from search.plan import can_be_predicted_ahead
 
+    if isinstance(stage, UntracedStage):
+        say(stage.explain())
+        return
     if can_be_predicted_ahead(stage.loaded.memory_space):
         found = planned(stage)
         _say_summary(found)

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from search.errors import InputError
+from search.objective import Untraced
+from search.pipeline.learning import UntracedStage, untraced_stage
 from search.pipeline.screen import console
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from search.memory.margins import Margins
     from search.memory.prediction import Predictor
     from search.memory.rates import Basis
+    from search.objective import Objective
     from search.results import Params
     from search.sweep.file import LoadedSweep
     from search.sweep.sweep import Sweep
@@ -28,12 +31,18 @@ class Stage:
     """What a sweep is judged and run with. `is_here` is False for a device that is only planned."""
 
     loaded: LoadedSweep
+    objective: Objective
     device: Device
     is_here: bool
     slots: Slots
     fits: Callable[[Params], Verdict]
     predict: Predictor
     margins: Margins
+
+    @property
+    def num_tokens(self) -> int:
+        """What each finished trial trains on."""
+        return self.loaded.sweep.trial.tokens or 0
 
     @property
     def basis(self) -> Basis:
@@ -43,7 +52,7 @@ class Stage:
         return Basis.MEASURED if self.is_here else Basis.DATA_SHEET
 
 
-def prepare(path: Path, *, budget_bytes: int | None = None) -> Stage:
+def prepare(path: Path, *, budget_bytes: int | None = None) -> Stage | UntracedStage:
     """Reads a sweep file for this machine; `budget_bytes` is that of a sweep begun before.
 
     Raises:
@@ -58,10 +67,12 @@ def prepare(path: Path, *, budget_bytes: int | None = None) -> Stage:
     _refuse_absent_device(loaded, device)
     placed = slots(loaded.sweep, device)
     placed = replace(placed, budget_bytes=budget_bytes or placed.budget_bytes)
+    if isinstance(loaded.objective, Untraced):
+        return untraced_stage(loaded, device, placed)
     return _stage(loaded, device, placed, is_here=True)
 
 
-def prepare_plan(path: Path, *, device_name: str | None = None) -> Stage:
+def prepare_plan(path: Path, *, device_name: str | None = None) -> Stage | UntracedStage:
     """Reads a sweep file for any device: the one named, the file's own, or the one that is here."""
     from search.memory.device import device_here
     from search.sweep.file import read_sweep
@@ -149,6 +160,7 @@ def _stage(
     from search.memory.prediction import Predictor
     from search.plan import structure_points
 
+    objective = _traced(loaded, device)
     rescue = _rescue(loaded)
     structures, _ = structure_points(loaded.memory_space)
     margins = Margins(device, risk=loaded.sweep.memory.risk)
@@ -156,7 +168,7 @@ def _stage(
         predict.with_margins(margins)
         if predict
         else Predictor(
-            loaded.objective,
+            objective,
             machine_of(device),
             space=_with_changes(map(loaded.params_of, structures), rescue),
             margins=margins,
@@ -164,6 +176,7 @@ def _stage(
     )
     return Stage(
         loaded=loaded,
+        objective=objective,
         device=device,
         is_here=is_here,
         slots=placed,
@@ -173,6 +186,17 @@ def _stage(
         predict=predict,
         margins=margins,
     )
+
+
+def _traced(loaded: LoadedSweep, device: Device) -> Objective:
+    """The objective. Raises InputError when there is none, and so nothing to predict by."""
+    if isinstance(loaded.objective, Untraced):
+        msg = (
+            f"{loaded.objective.named} cannot be planned for {device.name}: its memory is learned "
+            "from its own trials, on the device that is here (leave the device out)"
+        )
+        raise InputError(msg)
+    return loaded.objective
 
 
 def machine_of(device: Device) -> GpuMemory | CpuMemory:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from search import home
 from search.errors import InputError, InterruptedRunError, SearchError
+from search.pipeline.learning import UntracedStage
 from search.pipeline.running import predict_ahead
 from search.pipeline.screen import StopRequest, console, say
 from search.pipeline.showing import show_results, standing_of
@@ -78,7 +79,7 @@ def _refuse_other_data(name: str, manifest: Manifest, here: Mapping[str, str | i
         raise InputError(msg)
 
 
-def _manifest(stage: Stage, *, tracking_uri: str) -> Manifest:
+def _manifest(stage: Stage | UntracedStage, *, tracking_uri: str) -> Manifest:
     from search.home import Manifest
     from search.metric import TRAINING_METRICS
 
@@ -88,13 +89,14 @@ def _manifest(stage: Stage, *, tracking_uri: str) -> Manifest:
         sweep_id=home.new_sweep_id(),
         created_at=home.now(),
         tracking_uri=tracking_uri,
-        objective=sweep.objective,
+        objective=sweep.objective or "",
+        command=sweep.command or "",
         data=sweep.data,
         dimensions=tuple(sweep.space),
         objectives=tuple(metrics[name] for name in sweep.objectives),
         metrics=tuple(metrics.values()),
         num_trials=sweep.trials,
-        num_tokens=sweep.trial.tokens,
+        num_tokens=sweep.trial.tokens or 0,
         budget_bytes=stage.slots.budget_bytes,
         cpus=stage.slots.cpus,
         versions=home.installed_versions(),
@@ -102,7 +104,7 @@ def _manifest(stage: Stage, *, tracking_uri: str) -> Manifest:
     )
 
 
-def _open_recorder(stage: Stage, manifest: Manifest) -> Recorder:
+def _open_recorder(stage: Stage | UntracedStage, manifest: Manifest) -> Recorder:
     from search.tracking.entries import RecordedSweep
     from search.tracking.record import Recorder
 
@@ -137,7 +139,12 @@ def _closing(recorder: Recorder, name: str) -> Iterator[Recorder]:
 
 
 def _run(
-    stage: Stage, folder: SweepHome, ledger: Ledger, recorder: Recorder, *, address: str | None
+    stage: Stage | UntracedStage,
+    folder: SweepHome,
+    ledger: Ledger,
+    recorder: Recorder,
+    *,
+    address: str | None,
 ) -> None:
     from search.progress import SweepProgress
     from search.tracking.entries import RunStatus
@@ -151,6 +158,12 @@ def _run(
         dimensions=folder.manifest().dimensions,
     )
     progress.seed(before.trials, before.refused)
+    order = None
+    if isinstance(stage, UntracedStage):
+        stage.learn(before.trials)
+        order = stage.fits.order
+        if known := stage.known():
+            say(known)
 
     def heard(event: Event) -> None:
         progress(event)
@@ -172,9 +185,11 @@ def _run(
                 on_event=heard,
                 stop=stop,
                 address=address,
+                order=order,
             )
         status = RunStatus.FINISHED
-        learn_speeds(stage, folder.name, ledger.read().trials)
+        if isinstance(stage, Stage):
+            learn_speeds(stage, folder.name, ledger.read().trials)
     finally:
         status = RunStatus.KILLED if stop.is_set() else status
         _report(folder, ledger, recorder, status)
@@ -183,14 +198,19 @@ def _run(
         raise InterruptedRunError(msg)
 
 
-def _learn(stage: Stage, name: str, event: Event) -> None:
+def _learn(stage: Stage | UntracedStage, name: str, event: Event) -> None:
     """Lets the margins of this device follow from the trials that reached their peak or ran out."""
     from search.memory.residuals import Residual
     from search.metric import PEAK_MEMORY
     from search.results import Outcome
     from search.trials.events import TrialFinished
 
-    if not isinstance(event, TrialFinished) or event.trial.predicted is None:
+    if not isinstance(event, TrialFinished):
+        return
+    if isinstance(stage, UntracedStage):
+        stage.learn([event.trial])
+        return
+    if event.trial.predicted is None:
         return
     trial, ran_out = event.trial, event.trial.outcome is Outcome.OUT_OF_MEMORY
     peak = trial.metrics.get(PEAK_MEMORY.name)

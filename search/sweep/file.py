@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
 from search.errors import Fault, FileFaultsError, InputError
-from search.objective import Objective, load_objective, memory_neutral
+from search.objective import Objective, Untraced, load_objective, memory_neutral
 from search.results import Params, ParamValue
 from search.sweep import checks
 from search.sweep.combinations import (
@@ -33,8 +33,9 @@ from search.sweep.dimensions import (
 from search.sweep.document import read_document
 from search.sweep.space import Space
 from search.sweep.sweep import Sweep
+from search.sweep.untraced import SEED, objective_faults, untraced, untraced_faults
 from search.sweep.values import dimension_faults, name_faults, typed_section
-from search.sweep.words import structural_faults
+from search.sweep.words import absent_faults, structural_faults
 
 _SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -44,16 +45,23 @@ class LoadedSweep:
     """A sweep file without faults: its fields, its objective on its data, its text as written."""
 
     sweep: Sweep
-    objective: Objective
+    objective: Objective | Untraced
     text: str
 
     def params_of(self, point: Mapping[str, ParamValue]) -> Params:
-        """Every dimension of the trial at a point of the space, searched, fixed or left alone."""
+        """Every dimension of the trial at a point of the space, searched, fixed or left alone.
+
+        Of what trains by itself nobody knows defaults, and its values stay as they were written.
+        """
+        if isinstance(self.objective, Untraced):
+            return {SEED: self.sweep.seed, **self.sweep.fixed, **point}
         return self.sweep.params_of(point, default_params(self.objective))
 
     @property
     def memory_space(self) -> Space:
         """The space without the dimensions that the objective says change no tensor's size."""
+        if isinstance(self.objective, Untraced):
+            return self.sweep.space
         neutral = memory_neutral(self.objective)
         kept = {name: each for name, each in self.sweep.space.items() if name not in neutral}
         return Space.model_construct(kept)  # which may be empty
@@ -93,6 +101,8 @@ def parse_sweep(text: str, *, path: str, capacity_bytes: int | Callable[[], int]
     faults += checks.budget_faults(checks.section(document.data, "memory"), capacity_bytes)
     draft, more = _judged(document.data)
     faults += more
+    if draft is None or not isinstance(draft.objective, Untraced):
+        faults += absent_faults(("objective", "trial", "trial.tokens"), document.data, Sweep)
     if faults or draft is None:
         raise FileFaultsError(path, document.in_order(faults))
     sweep = Sweep.model_validate({**document.data, **draft.sections})
@@ -111,13 +121,17 @@ def _field_faults(data: Mapping[str, Any]) -> list[Fault]:
 class _Draft:
     """An objective on its data, and the sections whose values have the types it declares."""
 
-    objective: Objective
-    sections: Mapping[str, Mapping[str, Any]]
+    objective: Objective | Untraced
+    sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def _judged(data: Mapping[str, Any]) -> tuple[_Draft | None, list[Fault]]:
     """What only the objective can tell: its dimensions, its data, its metrics."""
+    subject = untraced(data)
+    if subject is not None:
+        return _Draft(objective=subject), list(untraced_faults(data, subject))
     kind, groups, faults = _declared(data.get("objective"))
+    faults += objective_faults(data)
     types = {name: each for group in groups for name, each in dimension_types(group).items()}
     space, fixed = checks.section(data, "space"), checks.section(data, "fixed")
     known = candidates(space, fixed, types)
@@ -173,10 +187,10 @@ def judged_params(
     """One whole configuration outside a sweep, judged as a sweep's `fixed` section would be.
 
     What comes back: its objective on its data, its params with the defaults of those left out, and
-    what is wrong with them. The objective is None when something is.
+    what is wrong with them. The objective is None when something is, or it trains by itself.
     """
     draft, faults = _judged({"objective": objective, "data": data, "fixed": params})
-    if faults or draft is None:
+    if faults or draft is None or isinstance(draft.objective, Untraced):
         return None, params, [_of_params(fault) for fault in faults]
     return draft.objective, {**default_params(draft.objective), **draft.sections["fixed"]}, []
 

@@ -11,6 +11,7 @@ name: my-sweep
 # description: what it is for
 
 # What to train: an objective by its dotted path, from any package or from the working folder.
+# Also a function of your own; or `command:` in its place (docs/own-objective.md has both).
 objective: objectives.language_model:LanguageModel
 
 # Handed to the objective. The corpus is `python-stdlib` (real text that every Python has), or the

@@ -6,7 +6,14 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from search.errors import InputError
 from search.metric import Goal
@@ -129,8 +136,17 @@ class MemorySettings(BaseModel):
     rescue: bool = False
     """Whether to change what does not fit so that it does, keeping `batch_size`: to a smaller
     `micro_batch_size`, then to `activation_checkpointing`. What `space` searches is not changed."""
+    grows_with: tuple[str, ...] = Field(default=(), examples=[["batch_size", "width"]])
+    """For a function or a command, whose memory is learned from its trials: the dimensions of which
+    more never needs less memory. What ran out of memory then rules out all that is nowhere smaller.
+    """
     device: str | None = Field(default=None, examples=["NVIDIA GeForce RTX 4090"])
     """The device the sweep is meant for, by name: elsewhere it is refused. Default: any."""
+
+    @field_validator("grows_with", mode="before")
+    @classmethod
+    def _listed(cls, given: object) -> object:
+        return tuple(given) if isinstance(given, list) else given
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
@@ -144,9 +160,10 @@ class TrialSettings(BaseModel):
 
     model_config = STRICT
 
-    tokens: Count = Field(examples=[60_000])
+    tokens: Count | None = Field(default=None, examples=[60_000])
     """Tokens each finished trial trains on, whatever its batch size and sequence length; samples,
-    where the objective has no tokens."""
+    where the objective has no tokens. Required, but for a function or a command: that ends by
+    itself, or with the report whose `tokens` reach them."""
     time_limit: Seconds | None = Field(default=None, examples=["10 min"])
     """The longest a trial may take, such as `90 s`, `10 min` or `2 h`; a plain number is seconds.
     Default: no limit."""
@@ -175,8 +192,14 @@ class Sweep(BaseModel):
     digits, `.`, `_` and `-`."""
     description: str = ""
     """What the sweep is for, kept with its record."""
-    objective: str = Field(examples=["objectives.language_model:LanguageModel"])
-    """What to train: the dotted path `package.module:Name` of an Objective."""
+    objective: str | None = Field(
+        default=None, examples=["objectives.language_model:LanguageModel"]
+    )
+    """What to train: the dotted path `package.module:Name` of an Objective, or of a function
+    `train(params, report)`."""
+    command: str | None = Field(default=None, examples=["python train.py --lr {learning_rate}"])
+    """Instead of `objective`: a command that trains by itself and prints its metrics as lines of
+    JSON. `{name}` stands for the value of a dimension, or of the seed. No shell reads it."""
     data: dict[str, Any] = Field(default_factory=dict, examples=[{"corpus": "python-stdlib"}])
     """Handed to the objective when it is built: which data to train on."""
     space: Space = Field(examples=[{"batch_size": [8, 16, 32]}])
@@ -186,7 +209,7 @@ class Sweep(BaseModel):
     defaults."""
     memory: MemorySettings = Field(default_factory=MemorySettings)
     """How much memory a trial may use."""
-    trial: TrialSettings = Field(examples=[{"tokens": 60_000}])
+    trial: TrialSettings = Field(default=TrialSettings(), examples=[{"tokens": 60_000}])
     """What one trial is given: tokens and time."""
     objectives: Goals = Field(examples=[{"bits_per_byte": "min"}])
     """The metrics that count, each `min` or `max`. Several make a Pareto front."""
@@ -200,6 +223,11 @@ class Sweep(BaseModel):
     """That many failures of the same kind in a row end the sweep."""
     refusals: Count | None = None
     """Refusals by the memory gate after which the sweep gives up. Default: 100 for each trial."""
+
+    @property
+    def trained(self) -> str:
+        """What is trained, as the file names it: the objective's path, or the command."""
+        return self.objective or self.command or ""
 
     @property
     def most_refusals(self) -> int:

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -119,6 +119,30 @@ def structural_faults(error: ValidationError, model: type[BaseModel]) -> list[Fa
         for details, parts in findings
         if details["type"] != "missing" or tuple(parts) not in meant
     ]
+
+
+def absent_faults(
+    places: Sequence[str], data: Mapping[str, Any], model: type[BaseModel]
+) -> list[Fault]:
+    """A fault for each dotted place of a file where nothing is, see `structural_faults`.
+
+    Left out: a place within a section that is missing itself, or that is no mapping.
+    """
+    return [
+        Fault(place=place, message=f"must be given{_example(place.split('.'), model)}")
+        for place in places
+        if _is_missing(place.split("."), data, model)
+    ]
+
+
+def _is_missing(parts: list[str], data: Mapping[str, Any], model: type[BaseModel]) -> bool:
+    section: Any = data
+    for part in parts[:-1]:
+        section = section.get(part) if isinstance(section, Mapping) else None
+    if not isinstance(section, Mapping) or section.get(parts[-1]) is not None:
+        return False
+    known = _fields_at(parts[:-1], model)
+    return not any(closest(name, known) == parts[-1:] for name in section if name not in known)
 
 
 def _place_parts(details: ErrorDetails) -> list[str]:

@@ -93,7 +93,7 @@ def attempt(task: Task, *, objective: Objective, device: Device) -> Attempt:
         started_at=started_at,
         duration_seconds=time.perf_counter() - clock,
         curve=record.steps.curve(),
-        details={**record.details, **_place()},
+        details={**record.details, **place()},
     )
 
 
@@ -205,7 +205,8 @@ def _speed(record: _Record) -> dict[str, float]:
     return {TOKENS_PER_SECOND.name: steps.tokens_per_second}
 
 
-def _place() -> dict[str, ParamValue]:
+def place() -> dict[str, ParamValue]:
+    """Where a trial ran, for its details."""
     import platform
 
     import torch

@@ -9,12 +9,13 @@ import logging
 import math
 import random
 import warnings
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from search.errors import MachineError, SweepStoppedError, UnpredictableError
-from search.memory.feasibility import DoesNotFit, Fits, Verdict
+from search.memory.feasibility import DoesNotFit, Fits, Unjudged, Verdict
 from search.results import Outcome, Params, ParamValue, Trial
 from search.trials import domains
 from search.trials.ledger import LedgerState, Refused, Started
@@ -27,22 +28,22 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+Order = Callable[[Sequence[Params]], Sequence[int]]
+"""The places of some configurations in the order in which they are to be launched."""
+
 MEMORY = "memory"
 DIVERGENCE = "divergence"
 _LEAST_EXCESS = 0.01
 """The constraint of a trial that ran out of memory although it was predicted to fit."""
 _MAX_REPEATED_ASKS = 10
 """A sampler that draws known points this often in a row has nothing new to say."""
+_NUM_FIRST = 10
+"""Configurations that are put in order: as many as the sampler draws before it learns.
+
+Source: `n_startup_trials` of `optuna.samplers.TPESampler`.
+"""
 _MAX_ENUMERATED = 200_000
 """Points of a finite space that are listed to find an untried one; beyond, drawing meets them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Unjudged:
-    """A configuration whose memory could not be predicted."""
-
-    params: Params
-    predicted: None = None
 
 
 class Gate:
@@ -59,11 +60,12 @@ class Gate:
         self,
         *,
         sweep: Sweep,
-        fits: Callable[[Params], Verdict],
+        fits: Callable[[Params], Verdict | Unjudged],
         params_of: Callable[[Params], Params],
         budget_bytes: int,
         history: LedgerState,
         on_refused: Callable[[Refused], None],
+        order: Order | None = None,
     ) -> None:
         """Tells a new study everything on record.
 
@@ -74,6 +76,7 @@ class Gate:
             budget_bytes: what one trial may use.
             history: what the ledger tells.
             on_refused: is handed each refusal once, before the next draw.
+            order: in which the first configurations are launched; default: as they are drawn.
         """
         self._sweep = sweep
         self._fits = fits
@@ -90,6 +93,8 @@ class Gate:
         self._num_refused = len(history.refusals)
         self._least_needed_bytes = min(map(_needed_bytes, history.refused), default=None)
         self._untried: list[dict[str, ParamValue]] | None = None
+        self._order = order
+        self._first: deque[optuna.Trial] = deque()
         self._replay(history)
 
     def _replay(self, history: LedgerState) -> None:
@@ -123,7 +128,7 @@ class Gate:
             SweepStoppedError: when the sweep's refusals are used up.
         """
         while self._num_refused < self._sweep.most_refusals:
-            drawn = self._untried_draw()
+            drawn = self._next_draw()
             if drawn is None:
                 self._leave_message()
                 return None
@@ -136,7 +141,7 @@ class Gate:
         msg = f"{used_up}; {self._least_needed()}"
         raise SweepStoppedError(msg)
 
-    def _verdict(self, params: Params) -> Verdict | _Unjudged:
+    def _verdict(self, params: Params) -> Verdict | Unjudged:
         """Whether it fits. What cannot be judged is launched: its own failure says why.
 
         Raises:
@@ -150,14 +155,14 @@ class Gate:
             if isinstance(error, UnpredictableError) and self._sweep.memory.gate:
                 raise
             self._tell_once(f"memory could not be predicted: {error!r}")
-            return _Unjudged(params=params)
+            return Unjudged(params=params)
 
     def _tell_once(self, message: str) -> None:
         if message not in self._told:
             self._told.add(message)
             _log.warning(message)
 
-    def _launch(self, drawn: optuna.Trial, point: Params, verdict: Verdict | _Unjudged) -> Started:
+    def _launch(self, drawn: optuna.Trial, point: Params, verdict: Verdict | Unjudged) -> Started:
         number = self._next_number
         self._next_number += 1
         self._running[number] = drawn
@@ -193,6 +198,16 @@ class Gate:
         for name, value in told.constraints.items():
             asked.set_constraint(name, value)
         self._study.tell(asked, values=told.values, state=told.state)
+
+    def _next_draw(self) -> optuna.Trial | None:
+        """A draw nobody saw. The first ones are drawn together and then put in order."""
+        num_first = min(_NUM_FIRST, self._sweep.trials) - self._next_number - self._num_refused
+        if self._order is not None and not self._first and num_first > 0:
+            draws = [drawn for _ in range(num_first) if (drawn := self._untried_draw())]
+            points = [domains.point(self._sweep.space, drawn.params) for drawn in draws]
+            places = self._order([self._params_of(point) for point in points])
+            self._first.extend(draws[place] for place in places)
+        return self._first.popleft() if self._first else self._untried_draw()
 
     def _untried_draw(self) -> optuna.Trial | None:
         """A draw nobody saw: the sampler's if it has one, else any; None when there is none."""
@@ -285,7 +300,7 @@ def tell_of(trial: Trial, sweep: Sweep, budget_bytes: int) -> Told:
     return Told(state=state, values=values, constraints=_constraints(trial, budget_bytes))
 
 
-def _rescue_details(verdict: Verdict | _Unjudged) -> dict[str, ParamValue]:
+def _rescue_details(verdict: Verdict | Unjudged) -> dict[str, ParamValue]:
     """What was changed so that it fits, under `rescued`; nothing where nothing was."""
     rescued = verdict.rescued if isinstance(verdict, Fits) else ""
     return {"rescued": rescued} if rescued else {}

@@ -22,8 +22,9 @@ from search.trials.placement import Slots, free_slots
 
 if TYPE_CHECKING:
     from search.memory.device import Device
-    from search.memory.feasibility import Verdict
+    from search.memory.feasibility import Unjudged, Verdict
     from search.sweep.sweep import Sweep
+    from search.trials.gate import Order
     from search.trials.worker import Job
 
 _QUIET = {
@@ -51,7 +52,7 @@ _OBJECT_STORE_BYTES = 128 * 1024**2
 def run_sweep(
     *,
     sweep: Sweep,
-    fits: Callable[[Params], Verdict],
+    fits: Callable[[Params], Verdict | Unjudged],
     params_of: Callable[[Params], Params],
     slots: Slots,
     device: Device,
@@ -59,6 +60,7 @@ def run_sweep(
     on_event: Callable[[Event], None],
     stop: threading.Event,
     address: str | None = None,
+    order: Order | None = None,
 ) -> tuple[Trial, ...]:
     """All trials of the sweep that ended, those of earlier runs among them, by number.
 
@@ -75,6 +77,7 @@ def run_sweep(
         on_event: is told what happens, in this thread, once it is on record.
         stop: ends the sweep within about a second.
         address: of a running Ray cluster; default: one of our own, here, for this sweep.
+        order: in which the first configurations are launched; default: as they are drawn.
 
     Raises:
         SweepStoppedError: when trials keep failing the same way, or nothing fits.
@@ -94,6 +97,7 @@ def run_sweep(
                 budget_bytes=slots.budget_bytes,
                 history=history,
                 on_refused=on_refused,
+                order=order,
             ),
         )
         if bookkeeper.ready():
@@ -102,7 +106,7 @@ def run_sweep(
             with _ray(slots, address):
                 _fit(
                     bookkeeper,
-                    job=_job(sweep, slots),
+                    job=_job(sweep, slots, ledger.folder),
                     slots=slots,
                     device=device,
                     stop=stop,
@@ -113,13 +117,15 @@ def run_sweep(
         return ledger.read().trials
 
 
-def _job(sweep: Sweep, slots: Slots) -> Job:
+def _job(sweep: Sweep, slots: Slots, folder: Path) -> Job:
     from search.trials.worker import Job
 
     return Job(
-        objective=sweep.objective,
+        objective=sweep.objective or "",
+        command=sweep.command or "",
+        logs=str((folder / "logs").absolute()),
         data=sweep.data,
-        num_tokens=sweep.trial.tokens,
+        num_tokens=sweep.trial.tokens or 0,
         budget_bytes=slots.budget_bytes,
         time_limit_seconds=sweep.trial.time_limit,
         objectives=tuple(sweep.objectives),

@@ -13,8 +13,9 @@ import select
 import sys
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +23,11 @@ from ray import tune
 
 from search.errors import MachineError, SearchError
 from search.results import Outcome, Params, Trial
+from search.trials import untraced
 from search.trials.attempt import Attempt, Progress, Task, attempt
+from search.trials.function_trial import LEFT_RUNNING
 
 if TYPE_CHECKING:
-    from search.objective import Objective
     from search.trials.placement import CpuSlot
 
 JOB = "job"
@@ -38,9 +40,14 @@ TRIAL = "trial"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What is the same for every trial of a sweep."""
+    """What is the same for every trial of a sweep. Of `objective` and `command` one is empty.
+
+    `num_tokens` is 0 where what is trained ends by itself. Commands write their output to `logs`.
+    """
 
     objective: str
+    command: str
+    logs: str
     data: Mapping[str, Any]
     num_tokens: int
     budget_bytes: int
@@ -80,7 +87,7 @@ class Worker(tune.Trainable):  # type: ignore[misc]  # Ray gives no types
     """
 
     _attempt: Attempt | None = None
-    _objective: Objective | None = None
+    _attempts: Callable[[Task], Attempt] | None = None
     _slot: CpuSlot | None = None
     _fit_for_another = True
 
@@ -126,36 +133,34 @@ class Worker(tune.Trainable):  # type: ignore[misc]  # Ray gives no types
         self._attempt = None
 
     def _new_attempt(self) -> Attempt:
-        from search.memory.device import device_here
-
         job: Job = self.config[JOB]
         if Path(job.folder).is_dir():
             os.chdir(job.folder)
-        if self._objective is None:
-            self._objective = self._prepared(job)
-        task = job.task(self.config[NUMBER], self.config[PARAMS])
-        return attempt(task, objective=self._objective, device=device_here())
+        if self._attempts is None:
+            self._attempts = self._prepared(job)
+        return self._attempts(job.task(self.config[NUMBER], self.config[PARAMS]))
 
-    def _prepared(self, job: Job) -> Objective:
-        """The objective, in a process that has its cores and can measure memory.
+    def _prepared(self, job: Job) -> Callable[[Task], Attempt]:
+        """How to try a trial, in a process that has its cores and can measure memory.
 
         The objective's own data belong to the process: they are there before memory is first
         measured. What lives by then is frozen, so that collecting garbage between two trials takes
         1 ms and not 100.
         """
         from search.memory.measurement import prepare_process
-        from search.objective import load_objective
         from search.trials.placement import CpuSlot, allowed_cores
 
         sys.path.extend(path for path in job.import_paths if path not in sys.path)
         if self._slot is None:
             self._slot = CpuSlot.claim(cpus=job.cpus, among=allowed_cores())
             self._slot.pin()
-        objective = load_objective(job.objective)(**job.data)
+        if job.command:
+            return _command_attempts(job)
+        attempts = _attempts(job)
         prepare_process()
         gc.collect()
         gc.freeze()
-        return objective
+        return attempts
 
     def _failed(self, error: BaseException) -> Trial:
         message = "".join(traceback.format_exception(error))
@@ -176,8 +181,39 @@ class Worker(tune.Trainable):  # type: ignore[misc]  # Ray gives no types
         self._attempt = None
         held_bytes = int(trial.details.get("held_bytes") or 0)
         exhausted_gpu = trial.outcome is Outcome.OUT_OF_MEMORY and device_here().kind == "cuda"
-        self._fit_for_another = held_bytes <= LEAK_TOLERANCE_BYTES and not exhausted_gpu
+        left_running = bool(trial.details.get(LEFT_RUNNING))
+        self._fit_for_another = not (
+            held_bytes > LEAK_TOLERANCE_BYTES or exhausted_gpu or left_running
+        )
         return {"done": True, TRIAL: json.dumps(trial.to_json())}
+
+
+def _attempts(job: Job) -> Callable[[Task], Attempt]:
+    """How to try the trials of an objective, or of a function."""
+    from search.memory.device import device_here
+    from search.objective import load_trainable
+    from search.trials import function_trial
+
+    device, found = device_here(), load_trainable(job.objective)
+    if isinstance(found, type):
+        return partial(attempt, objective=found(**job.data), device=device)
+    start = partial(function_trial.running, function=found, device=device)
+    return partial(untraced.attempt, start=start)
+
+
+def _command_attempts(job: Job) -> Callable[[Task], Attempt]:
+    """How to try the trials of a command: this process only looks on."""
+    from search.memory.device import device_here
+    from search.trials import command
+
+    device = device_here()
+
+    def attempt_of(task: Task) -> Attempt:
+        log = Path(job.logs) / f"trial-{task.number:03d}.log"
+        start = partial(command.running, command=job.command, device=device, log=log)
+        return untraced.attempt(task, start)
+
+    return attempt_of
 
 
 def progress_of(report: Mapping[str, Any]) -> Progress:

@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from search.errors import InputError
-from search.objective import load_objective
+from search.objective import load_objective, load_trainable
 
 SOURCE = """\
 class Model:
@@ -86,6 +86,15 @@ def test_what_an_object_lacks_to_be_an_objective_is_told(tmp_path):
         "num_tokens, tokens_per_sample"
     )
     assert _told("mine_half:function").startswith("'mine_half:function' is no objective")
+
+
+def test_a_function_of_params_and_report_is_trainable_and_an_objective_still_is_one(tmp_path):
+    source = f"{SOURCE}\n\ndef train(params, report, verbose=False): ...\ndef one(params): ...\n"
+    _write(tmp_path / "mine_functions.py", source)
+    assert load_trainable("mine_functions:train").__name__ == "train"
+    assert load_trainable("mine_functions:Model") is load_objective("mine_functions:Model")
+    with pytest.raises(InputError, match=r"nor is it a function of two, \(params, report\)"):
+        load_trainable("mine_functions:one")
 
 
 def test_a_module_that_is_not_there_is_told():

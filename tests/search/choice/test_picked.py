@@ -3,7 +3,7 @@ import pytest
 from search.choice.export import Origin, export_yaml
 from search.choice.pick import Pick
 from search.choice.picked import load_pick
-from search.errors import FileFaultsError
+from search.errors import FileFaultsError, InputError
 from search.results import Outcome, Trial
 
 PARAMS = {
@@ -103,3 +103,51 @@ def test_one_edit_is_one_fault_with_its_place(load, edit, fault):
         load(edit)
     (told,) = map(str, caught.value.faults)
     assert told.startswith(fault)
+
+
+def export(tmp_path, params, **origin):
+    options = {"sweep": "mine", "sweep_id": "id", "objective": "", "data": {}, "num_tokens": 0}
+    more = {"budget_bytes": 2**30, "cpus": 1, "versions": {}, "metrics": (), **origin}
+    pick = Pick(
+        trial=Trial(number=0, params=params, outcome=Outcome.COMPLETED), reason="", conditions=()
+    )
+    text = export_yaml(pick, Origin(**{**options, **more}))
+    (tmp_path / "pick.yaml").write_text(text)
+    return tmp_path / "pick.yaml"
+
+
+def test_a_command_is_not_trained_and_its_line_is_told(tmp_path):
+    command = "python train.py --lr {lr} --note {note}"
+    params = {"seed": 0, "lr": 0.1, "note": "a b", "micro_batch_size": "equal", "batch_size": 4}
+    path = export(tmp_path, params, command=command, provenance={"command": command})
+    assert "How to run it: paretune train" in path.read_text()
+    assert "micro_batch_size: equal" in path.read_text()  # its own, whatever it means
+    with pytest.raises(InputError, match=r"run it by\n  python train.py --lr 0.1 --note 'a b'$"):
+        load_pick(path)
+
+
+@pytest.mark.parametrize(
+    ("note", "told"),
+    [
+        ("a b", 'python -c "from mine_picked import train; train({'),
+        ("$x", "python -c 'from mine_picked"),
+    ],
+)
+def test_a_function_is_not_trained_and_how_to_call_it_is_told(tmp_path, monkeypatch, note, told):
+    (tmp_path / "mine_picked.py").write_text("def train(params, report): ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path = export(
+        tmp_path,
+        {"seed": 0, "note": note},
+        objective="mine_picked:train",
+        provenance={"function": "mine_picked:train"},
+    )
+    with pytest.raises(InputError) as caught:
+        load_pick(path)
+    assert "pick.yaml: mine_picked:train trains by itself" in str(caught.value)
+    assert told in str(caught.value)
+
+
+def test_an_objective_needs_its_tokens(load):
+    with pytest.raises(FileFaultsError, match=r"trial\.tokens: must be at least 1"):
+        load(("tokens: 1000", "tokens: 0"))

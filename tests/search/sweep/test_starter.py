@@ -17,7 +17,7 @@ def test_what_it_comments_out_is_right_as_well():
 
 
 def test_it_names_every_field():
-    for name in Sweep.model_fields:
+    for name in Sweep.model_fields.keys() - {"command"}:  # which takes the place of objective
         assert f"\n{name}:" in STARTER or f"\n# {name}:" in STARTER, name
 
 

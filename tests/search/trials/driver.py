@@ -15,7 +15,7 @@ from search.trials.placement import Slots
 from search.trials.run import run_sweep
 
 
-def drive(folder, sweep, *, on_event, stop=None, fits=None, num_slots=2):
+def drive(folder, sweep, *, on_event, stop=None, fits=None, num_slots=2, order=None):
     return run_sweep(
         sweep=sweep,
         fits=fits or fits_up_to(10**9),
@@ -25,6 +25,7 @@ def drive(folder, sweep, *, on_event, stop=None, fits=None, num_slots=2):
         ledger=Ledger(folder),
         on_event=on_event,
         stop=stop or threading.Event(),
+        order=order,
     )
 
 

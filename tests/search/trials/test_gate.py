@@ -3,7 +3,7 @@ from optuna.trial import TrialState
 from tiny_sweep import BUDGET_BYTES, fits_up_to, predicted, tiny_sweep, trial
 
 from search.errors import SweepStoppedError, UnpredictableError
-from search.memory.feasibility import judge
+from search.memory.feasibility import Unjudged, judge
 from search.results import Outcome
 from search.trials import domains
 from search.trials.gate import DIVERGENCE, MEMORY, Gate, tell_of
@@ -14,7 +14,7 @@ EMPTY = LedgerState(launched={})
 WIDE = {"width": {"low": 1, "high": 100}, "learning_rate": {"low": 1e-4, "high": 1e-1, "log": True}}
 
 
-def gate_of(sweep, *, fits=None, history=EMPTY, refusals=None):
+def gate_of(sweep, *, fits=None, history=EMPTY, refusals=None, order=None):
     return Gate(
         sweep=sweep,
         fits=fits or fits_up_to(10**9),
@@ -22,6 +22,7 @@ def gate_of(sweep, *, fits=None, history=EMPTY, refusals=None):
         budget_bytes=BUDGET_BYTES,
         history=history,
         on_refused=(refusals if refusals is not None else []).append,
+        order=order,
     )
 
 
@@ -237,3 +238,27 @@ def test_how_each_outcome_is_told(outcome, state, memory, divergence):
 def test_out_of_memory_beyond_its_prediction_is_told_by_how_much():
     done = trial(0, {"width": 1}, Outcome.OUT_OF_MEMORY, predicted=predicted(BUDGET_BYTES * 3 // 2))
     assert tell_of(done, tiny_sweep(), BUDGET_BYTES).constraints[MEMORY] == 0.5
+
+
+def test_the_first_ones_are_launched_in_order_and_the_rest_as_they_are_drawn():
+    def by_width(candidates):
+        return sorted(range(len(candidates)), key=lambda place: candidates[place]["width"])
+
+    sweep = tiny_sweep(space=WIDE, trials=30)
+    gate = gate_of(sweep, order=by_width)
+    widths = [started.point["width"] for started in run(gate, 30)]
+    assert widths[:10] == sorted(widths[:10])
+    assert len(set(widths[:10])) > 5
+    plain = [started.point["width"] for started in run(gate_of(sweep), 10)]
+    assert sorted(plain) == widths[:10]  # the same draws
+
+
+def test_a_small_space_is_ordered_as_a_whole():
+    gate = gate_of(tiny_sweep(space={"width": [4, 1, 2]}), order=lambda each: range(len(each)))
+    assert len(run(gate, 3)) == 3
+    assert gate.next() is None
+
+
+def test_what_nobody_can_judge_is_launched_without_a_prediction():
+    gate = gate_of(tiny_sweep(space=WIDE), fits=lambda params: Unjudged(params=params))
+    assert gate.next().predicted is None
