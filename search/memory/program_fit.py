@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from search.objective import Objective
     from search.results import Params
 
-MAX_SURE_TRACES = 5
-"""What a program costs where its sizes have one or two terms, three of them without a length."""
 _LEAST_TRACES, _MAX_TERMS = 3, 3
 _CORNERS_AND_INSIDE = (
     (0.0, 0.0, 0.0),
@@ -75,6 +73,11 @@ def fit_program(trace_at: Callable[[Point], Trace], box: Box) -> EventProgram | 
             if isinstance(found, EventProgram) and (found.work or not traces[point].work):
                 break
     return found if isinstance(found, EventProgram) else replace(found, is_divisible=True)
+
+
+def num_sure_traces(box: Box) -> int:
+    """What a program costs where its sizes have one or two terms: five, three without a length."""
+    return max(_LEAST_TRACES, len(_points(box, _CORNERS_AND_INSIDE)))
 
 
 def _points(box: Box, places: Sequence[tuple[float, ...]]) -> list[Point]:
@@ -233,11 +236,12 @@ def regimes(points: Sequence[Point]) -> tuple[Box, ...]:
 
 
 def halves(points: Sequence[Point]) -> tuple[Box, ...]:
-    """The boxes of the smaller and the larger points: by micro-batch, or by length where all agree.
+    """The boxes of the shorter and the longer points, or of the smaller where lengths agree.
 
-    None where all points are one.
+    Lengths come first: they choose kernels, and sizes of pictures follow no short formula in them,
+    while any size follows one in the batch. None where all points are one.
     """
-    for axis in ("micro_batch_size", "length"):
+    for axis in ("length", "micro_batch_size"):
         values = sorted({getattr(point, axis) for point in points})
         if len(values) > 1:
             middle = values[len(values) // 2]

@@ -16,11 +16,11 @@ import numpy as np
 from search.memory.files import read_json, write_json
 from search.memory.program import Box, EventProgram, Point
 from search.memory.program_fit import (
-    MAX_SURE_TRACES,
     NoProgram,
     fit_program,
     halves,
     length_dimension,
+    num_sure_traces,
     regimes,
 )
 from search.memory.target import Target
@@ -236,7 +236,7 @@ def _holds(box: Box, point: Point) -> bool:
 
 
 def _pays(box: Box, points: Iterable[Point]) -> bool:
-    return sum(_holds(box, point) for point in points) > MAX_SURE_TRACES
+    return sum(_holds(box, point) for point in points) > num_sure_traces(box)
 
 
 def _read(file: Path) -> EventProgram | NoProgram | None:

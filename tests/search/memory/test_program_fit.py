@@ -9,10 +9,11 @@ from torch.nn import functional
 
 from search.memory.program import Box, EventProgram, Point
 from search.memory.program_fit import (
-    MAX_SURE_TRACES,
     NoProgram,
     fit_program,
+    halves,
     length_dimension,
+    num_sure_traces,
     regimes,
 )
 from search.memory.sample import Sample
@@ -53,7 +54,7 @@ class TestFit:
         trace_at = _Counted(lambda at: _traced(4 * at.micro_batch_size * at.length, 100))
         program = fit_program(trace_at, _BOX)
         assert program.peak_bytes(np.array([[20, 100, 0]])) == 4 * 2000 + 100
-        assert len(trace_at.points) == MAX_SURE_TRACES
+        assert len(trace_at.points) == num_sure_traces(_BOX) == 5
         corners = {(2, 2), (2, 128), (32, 2), (32, 128)}
         assert corners < {(b, s) for b, s, _ in trace_at.points}
 
@@ -213,3 +214,22 @@ class TestLengthDimension:
     def test_needs_no_resolved_micro_batch(self):
         params = {"batch_size": 4, "micro_batch_size": "auto"}
         assert length_dimension(Sample(), params) == "sequence_length"
+
+
+class TestHalves:
+    def test_lengths_come_before_batches(self):
+        points = [Point(size, length) for size in (2, 4, 8) for length in (16, 32, 64)]
+        small, large = halves(points)
+        assert (small.low, small.high) == (Point(2, 16), Point(8, 16))
+        assert (large.low, large.high) == (Point(2, 32), Point(8, 64))
+
+    def test_batches_of_one_length_are_divided(self):
+        small, large = halves([Point(size, 16) for size in (2, 4, 8)])
+        assert (small.high, large.low) == (Point(2, 16), Point(4, 16))
+
+    def test_one_point_is_not(self):
+        assert halves([Point(2, 16)]) == ()
+
+
+def test_one_length_costs_three_traces():
+    assert num_sure_traces(Box(micro_batch_sizes=range(2, 33), lengths=range(16, 17))) == 3

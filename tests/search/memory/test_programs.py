@@ -102,11 +102,11 @@ def test_a_micro_batch_size_to_be_found_is_announced(tmp_path, num_traces):
 
 
 class _Padded(Sample):
-    """Pads every sequence to a multiple of 48."""
+    """Fills every batch up to a multiple of 48 samples."""
 
     def batch(self, params, split) -> Mapping[str, Tensor]:  # noqa: ARG002 - as the contract has it
-        length = -(-params["sequence_length"] // 48) * 48
-        return {"values": torch.zeros(micro_batch_size(params), length, dtype=torch.int64)}
+        samples = -(-micro_batch_size(params) // 48) * 48
+        return {"values": torch.zeros(samples, params["sequence_length"], dtype=torch.int64)}
 
 
 def test_what_has_no_program_is_traced_and_said(tmp_path, num_traces):
@@ -159,3 +159,20 @@ def test_work_comes_from_the_same_traces_and_is_kept(tmp_path, num_traces):
     again = Predictor(Sample(), MACHINE, tmp_path, space)
     assert [again.work(params).counts() for params in space] == [each.counts() for each in works]
     assert len(num_traces) == 5
+
+
+def test_a_box_that_no_program_fits_is_divided_by_length(tmp_path, num_traces):
+    """Sizes that follow no polynomial in the length take three traces for each length."""
+
+    class Uneven(Sample):
+        def loss(self, model, batch) -> Tensor:
+            num_samples, length = batch["values"].shape
+            kept = torch.zeros(num_samples, 2**length % 1_009)
+            return super().loss(model, batch) + kept.sum()
+
+    space = _space(batches=(8, 16, 24, 32, 40, 48), lengths=(30, 40))
+    predicts = Predictor(Uneven(), MACHINE, tmp_path, space)
+    predicted = [predicts(params) for params in space]
+    assert len(num_traces) < len(space)
+    assert predicted[3] == predict(Uneven(), space[3], MACHINE)
+    assert predicts.point_by_point == ()
