@@ -14,9 +14,10 @@ from search.sweep.file import parse_sweep, read_sweep, sweep_schema
 from search.sweep.space import Choices, FloatRange, IntRange
 
 KNOWN_TO_TOY = (
-    "learning_rate, batch_size, micro_batch_size, precision, optimizer, weight_decay, momentum, "
-    "warmup_fraction, clip_norm, activation_checkpointing, seed, sequence_length, width, heads, "
-    "dropout, activation, tied"
+    "learning_rate, batch_size, micro_batch_size, precision, optimizer, optimizer_implementation, "
+    "step_in_backward, zero_grad_to_none, weight_decay, momentum, warmup_fraction, clip_norm, "
+    "activation_checkpointing, prefetch, seed, sequence_length, width, heads, dropout, activation, "
+    "tied"
 )
 PRECISIONS = "'32-true', 'tf32', 'bf16-mixed', '16-mixed' or 'bf16-true'"
 A_DIMENSION = (
@@ -77,11 +78,15 @@ def test_a_trial_has_every_dimension_as_a_plain_value(load):
         "micro_batch_size": "equal",
         "precision": "32-true",
         "optimizer": "adamw",
+        "optimizer_implementation": "auto",
+        "step_in_backward": False,
+        "zero_grad_to_none": True,
         "weight_decay": 0.01,
         "momentum": 0.9,
         "warmup_fraction": 0.05,
         "clip_norm": 1.0,
         "activation_checkpointing": False,
+        "prefetch": 0,
         "seed": 4,
         "sequence_length": 16,
         "width": 16,
