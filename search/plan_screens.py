@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.text import Text
 
@@ -13,39 +13,86 @@ if TYPE_CHECKING:
     from search.comparison import Compared, Comparison
     from search.memory.speed import Speed
     from search.plan import Plan, PlannedPoint, Unpredicted
+    from search.results import ParamValue
 
 _GAP = "  "
 _WIDTH = 6
 """Of a heading: sizes are short, and six columns must go into 80 letters."""
-_WARNING = "yellow"
+_WARNING, _NOTE = "yellow", "dim"
+_BATCH = ("batch_size", "micro_batch_size")
 
 
 def plan_table(plan: Plan) -> Text:
-    """One row a predicted structure, from the least memory to the most.
+    """One row a structure, with its largest micro-batch that fits, from the least memory on.
 
-    Below a row, what would make it fit, or what was changed so that it does.
+    A structure is all but the sizes of the batch. Below a row stand the larger ones, which do not
+    fit, each with what would make it fit; of a structure in which nothing fits, the smallest is
+    shown.
     """
     unit, num_bytes = ("GiB", GIB) if plan.budget_bytes >= GIB else ("MiB", MIB)
-    points = sorted(plan.points, key=lambda point: point.verdict.predicted.expected_bytes)
-    timed = any(point.speed for point in points)
-    heads = [f"peak\n{unit}", f"headroom\n{unit}", "decided by", *["estimated\ntokens/s"] * timed]
+    structures = sorted(_structures(plan.points), key=lambda found: _needed(found.shown))
+    timed = any(found.shown.speed for found in structures)
+    heads = ["largest\nfits", f"peak\n{unit}", f"headroom\n{unit}", "decided by"]
+    heads += ["estimated\ntokens/s"] * timed
     rows = [
         (
-            *(shown(value) for value in point.point.values()),
-            *_sizes(point, plan.budget_bytes, num_bytes),
-            _decided_by(point),
-            *[speed_range(point.speed)] * timed,
+            *(shown(value) for value in found.values.values()),
+            _largest(found.shown),
+            *_sizes(found.shown, plan.budget_bytes, num_bytes),
+            _decided_by(found.shown),
+            *[speed_range(found.shown.speed)] * timed,
         )
-        for point in points
+        for found in structures
     ]
-    names = (heading(name, width=_WIDTH) for name in plan.points[0].point)
-    mended = any(point.mend for point in points)
+    names = (heading(name, width=_WIDTH) for name in structures[0].values)
+    mended = any(point.mend for point in plan.points)
     return _table(
         [*names, *heads],
         rows,
-        notes=[_note(point, mended=mended) for point in points],
-        warned=[not point.fits for point in points],
+        notes=[_notes(found, num_bytes, unit, mended=mended) for found in structures],
+        warned=[not found.shown.fits for found in structures],
     )
+
+
+class _Structure(NamedTuple):
+    """Points that differ in the sizes of the batch alone, and the one that stands for them."""
+
+    values: Mapping[str, ParamValue]
+    shown: PlannedPoint
+    larger: Sequence[PlannedPoint]
+
+
+def _structures(points: Iterable[PlannedPoint]) -> Iterator[_Structure]:
+    groups: dict[tuple[tuple[str, ParamValue], ...], list[PlannedPoint]] = {}
+    for point in points:
+        values = {name: value for name, value in point.point.items() if name not in _BATCH}
+        groups.setdefault(tuple(values.items()), []).append(point)
+    for key, members in groups.items():
+        members.sort(key=_needed)
+        fitting = [point for point in members if point.fits]
+        chosen = max(fitting, key=_batch, default=members[0])
+        yield _Structure(dict(key), chosen, [point for point in members if not point.fits])
+
+
+def _batch(point: PlannedPoint) -> tuple[int, int]:
+    """Samples in one forward pass, then in a step; 0 where nothing is said of them."""
+    params = {**point.point, **point.verdict.params}
+    batch_size = params.get("batch_size", 0)
+    micro_batch_size = params.get("micro_batch_size", "equal")
+    batch = batch_size if isinstance(batch_size, int) else 0
+    return (micro_batch_size if isinstance(micro_batch_size, int) else batch), batch
+
+
+def _largest(point: PlannedPoint) -> str:
+    if not point.fits:
+        return "none"
+    micro_batch_size, batch_size = _batch(point)
+    whole = micro_batch_size == batch_size
+    return f"{batch_size}" if whole else f"{micro_batch_size} of {batch_size}"
+
+
+def _needed(point: PlannedPoint) -> int:
+    return point.verdict.predicted.expected_bytes
 
 
 def _sizes(point: PlannedPoint, budget_bytes: int, unit_bytes: int) -> tuple[str, str]:
@@ -64,24 +111,37 @@ def _decided_by(point: PlannedPoint) -> str:
     return f"{part}, {predicted.phase.replace('_', ' ')}"
 
 
-def _note(point: PlannedPoint, *, mended: bool) -> str:
-    """Of a mend: the change, what it is predicted to need, the time it is estimated to take."""
+def _notes(found: _Structure, unit_bytes: int, unit: str, *, mended: bool) -> Iterator[str]:
+    """What was changed so that it fits, then a line for each that does not."""
+    if found.shown.rescued:
+        yield f"fits as rescued: {found.shown.rescued}"
+    for point in found.larger:
+        micro_batch_size, batch_size = _batch(point)
+        whole = micro_batch_size == batch_size
+        size = f"{batch_size}" if whole else f"{micro_batch_size} of {batch_size}"
+        needed = f"{size} takes {_needed(point) / unit_bytes:.4g} {unit}"
+        if mend := _mend(point, mended=mended):
+            yield f"{needed}; {mend}"
+        elif point is not found.shown:
+            yield needed
+
+
+def _mend(point: PlannedPoint, *, mended: bool) -> str:
+    """The change, what it is predicted to need, the time it is estimated to take."""
     if point.mend is not None:
         needed = format_bytes(point.mend.predicted.expected_bytes)
-        return f"fits with {point.mend}: {needed}, ~{point.mend.slow_down:.2f} x the time"
-    if point.rescued:
-        return f"fits as rescued: {point.rescued}"
-    return "no single change makes it fit" if mended and not point.fits else ""
+        return f"with {point.mend} {needed}, ~{point.mend.slow_down:.2f} x the time"
+    return "no single change makes it fit" if mended else ""
 
 
 def _table(
     heads: Sequence[str],
     rows: Sequence[Sequence[str]],
     *,
-    notes: Sequence[str],
+    notes: Sequence[Iterable[str]],
     warned: Sequence[bool],
 ) -> Text:
-    """Columns as wide as they must be; a note has a line of its own below its row."""
+    """Columns as wide as they must be; each note has a line of its own below its row."""
     upper = ["" if "\n" not in head else head.partition("\n")[0] for head in heads]
     lower = [head.rpartition("\n")[2] for head in heads]
     widths = [max(map(len, column)) for column in zip(upper, lower, *rows, strict=True)]
@@ -90,8 +150,8 @@ def _table(
     for row, note, is_warned in zip(rows, notes, warned, strict=True):
         style = _WARNING if is_warned else ""
         text.append(f"\n{_line(row, widths)}", style=style)
-        if note:
-            text.append(f"\n{_GAP}{note}", style=style)
+        for each in note:
+            text.append(f"\n{_GAP}{each}", style=style or _NOTE)
     return text
 
 
@@ -164,7 +224,9 @@ def comparison_table(found: Comparison) -> Text:
     heads += ["price\nan hour", "~cost of\n1M tokens"] * priced
     rows = [(*_compared(row), *_costs(row) * priced) for row in found.rows]
     warned = [found.reference is not None and row.largest is None for row in found.rows]
-    return _table(heads, rows, notes=[row.rescued for row in found.rows], warned=warned)
+    return _table(
+        heads, rows, notes=[[row.rescued] * bool(row.rescued) for row in found.rows], warned=warned
+    )
 
 
 def _compared(row: Compared) -> Iterator[str]:

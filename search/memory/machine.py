@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from search.memory.allocator import CachingAllocator, simulate
+from search.memory.allocator_blocks import SegmentOrder
 from search.memory.allocator_settings import AllocatorSettings, allocator_settings_of
 from search.memory.cuda import Cuda
 from search.memory.device import ByteEstimate, WorkspaceBytes
@@ -98,17 +99,19 @@ class GpuMemory:
     def predicted(self, traced: Trace) -> PredictedMemory:
         """The most that is reserved, where there is room, plus the context.
 
-        The bounds are those of the context and of cuDNN's workspaces, whose sizes nobody names.
+        The bounds are those of the context, of cuDNN's workspaces, whose sizes nobody names, and of
+        the order in which the driver hands out segments, which decides where blocks come to lie.
         The phase is the first that reserves the most; the parts are what was allocated at its
         own peak, and what is reserved beyond it.
         """
         used = reserved(traced.events, self.settings)
         expected_bytes = used.reserved_bytes + self.context.expected_bytes
+        either = used.reserved_bytes, self._reserved_upwards(traced)
         below, above, _ = traced.unsure
         return PredictedMemory(
             expected_bytes=expected_bytes,
-            low_bytes=max(0, used.reserved_bytes + self.context.low_bytes - below),
-            high_bytes=used.reserved_bytes + self.context.high_bytes + above,
+            low_bytes=max(0, min(either) + self.context.low_bytes - below),
+            high_bytes=max(either) + self.context.high_bytes + above,
             phase=used.phase.value,
             parts={
                 **traced.parts,
@@ -119,15 +122,25 @@ class GpuMemory:
             reserved_bytes=used.reserved_bytes,
         )
 
+    def _reserved_upwards(self, traced: Trace) -> int:
+        """What is reserved where each new segment lies above the last."""
+        found = simulate(
+            _blocks(traced), settings=self.settings, segment_order=SegmentOrder.UPWARDS
+        )
+        return found.peak_reserved_bytes
+
     def completes(self, traced: Trace, capacity_bytes: int) -> bool:
         """Whether torch finds room for every block, if need be by giving cached segments back."""
         segments_bytes = capacity_bytes - self.context.high_bytes - traced.unsure.above_bytes
         if segments_bytes <= 0:
             return False
-        pairs = ((event.storage, event.num_bytes) for event in traced.events)
         return not simulate(
-            pairs, settings=self.settings, capacity_bytes=segments_bytes
+            _blocks(traced), settings=self.settings, capacity_bytes=segments_bytes
         ).out_of_memory
+
+
+def _blocks(traced: Trace) -> Iterator[tuple[int, int]]:
+    return ((event.storage, event.num_bytes) for event in traced.events)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -164,6 +164,8 @@ def _run(
         order = stage.fits.order
         if known := stage.known():
             say(known)
+    else:
+        say(stage.margins.explain())
 
     def heard(event: Event) -> None:
         progress(event)
@@ -190,6 +192,7 @@ def _run(
         status = RunStatus.FINISHED
         if isinstance(stage, Stage):
             learn_speeds(stage, folder.name, ledger.read().trials)
+            say(stage.margins.explain())
     finally:
         status = RunStatus.KILLED if stop.is_set() else status
         _report(folder, ledger, recorder, status)

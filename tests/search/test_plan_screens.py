@@ -100,19 +100,34 @@ def _lines(*points, budget_bytes=10 * MIB):
     )
 
 
-def test_a_plan_shows_what_would_make_the_rest_fit():
+def test_a_plan_shows_the_largest_that_fits_and_what_would_make_the_rest_fit():
     rescued = _fitting(9, rescued="micro_batch_size 2")
     assert _lines(_fitting(4), rescued, _refused(16, MEND), _refused(64)) == [
-        "batch  peak  headroom",
-        "_size  MiB   MiB       decided by",
-        "4      4     6         activations, step 2",
-        "9      9     1         activations, step 2",
+        "largest  peak  headroom",
+        "fits     MiB   MiB       decided by",
+        "9        9     1         activations, step 2",
         "  fits as rescued: micro_batch_size 2",
-        "16     16    -6        activations, step 2",
-        "  fits with activation_checkpointing true: 7 MiB, ~1.30 x the time",
-        "64     64    -54       activations, step 2",
-        "  no single change makes it fit",
+        "  16 takes 16 MiB; with activation_checkpointing true 7 MiB, ~1.30 x the time",
+        "  64 takes 64 MiB; no single change makes it fit",
     ]
+
+
+def test_each_structure_has_a_row():
+    short, long, longer = (
+        replace(point, point={**point.point, "sequence_length": length})
+        for point, length in ((_fitting(4), 32), (_fitting(2), 64), (_refused(16), 128))
+    )
+    assert _lines(longer, short, long)[2:] == [
+        "64        2        2     8         activations, step 2",
+        "32        4        4     6         activations, step 2",
+        "128       none     16    -6        activations, step 2",
+    ]
+
+
+def test_a_micro_batch_is_shown_as_part_of_its_step():
+    accumulated = _fitting(8)
+    cut = replace(accumulated.verdict, params={"batch_size": 8, "micro_batch_size": 2})
+    assert _lines(replace(accumulated, verdict=cut))[2].startswith("2 of 8")
 
 
 def test_where_no_mend_was_looked_for_none_is_missing():
@@ -120,10 +135,9 @@ def test_where_no_mend_was_looked_for_none_is_missing():
 
 
 def test_estimated_speeds_are_ranges_under_their_own_name():
-    head, name, slow, none = _lines(_fitting(4, speed=SPEED), _refused(16))
+    head, name, slow, _ = _lines(_fitting(4, speed=SPEED), _refused(16))
     assert (head[-9:], name[-8:]) == ("estimated", "tokens/s")
     assert slow.endswith("step 2  950-9.9k")
-    assert none.endswith("step 2")
 
 
 @pytest.mark.parametrize(
@@ -148,8 +162,8 @@ def test_what_fits_by_giving_cached_memory_back_has_nothing_left():
 
 def test_gib_are_the_unit_of_a_large_budget():
     assert _lines(_fitting(512), budget_bytes=2 * GIB)[1:] == [
-        "_size  GiB   GiB       decided by",
-        "512    0.5   1.5       activations, step 2",
+        "fits     GiB   GiB       decided by",
+        "512      0.5   1.5       activations, step 2",
     ]
 
 

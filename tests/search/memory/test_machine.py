@@ -79,6 +79,15 @@ class TestGpu:
         open_ended = GPU.predicted(unsure)
         assert (open_ended.low_bytes, open_ended.high_bytes) == (332 * MIB, 662 * MIB)
 
+    def test_is_bounded_by_either_order_of_segments(self):
+        # 40 MiB where the driver hands out segments downwards, 56 where upwards: the stream of
+        # `test_allocator.py`, where the figures are worked out.
+        blocks = [(0, 8), (1, 9), (2, 8), (3, 9), (1, -9), (3, -9), (4, 5), (0, -8), (5, 16)]
+        predicted = GPU.predicted(trace_of([event(*block) for block in blocks]))
+        assert predicted.expected_bytes == (400 + 40) * MIB
+        assert predicted.low_bytes == (300 + 40) * MIB
+        assert predicted.high_bytes == (600 + 56) * MIB
+
     def test_the_allocator_is_set_up_as_torch_would_be(self, monkeypatch):
         monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
         here = GpuMemory(architecture=(8, 0), context=CONTEXT_SIZE)
