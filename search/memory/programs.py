@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from search.memory.batches import num_micro_batches
 from search.memory.files import read_json, write_json
 from search.memory.program import Box, EventProgram, Point
 from search.memory.program_fit import (
@@ -186,14 +187,14 @@ class Programs:
         sizes = {"batch_size", "micro_batch_size", self.length}
         decides = memory_key(params, memory_neutral(self._objective))
         kept = {name: value for name, value in decides.items() if name not in sizes}
-        kept["micro_batches"] = min(_num_micro_batches(params), MAX_MICRO_BATCHES + 1)
+        kept["micro_batches"] = min(num_micro_batches(params), MAX_MICRO_BATCHES + 1)
         return json.dumps(kept, sort_keys=True, default=str)
 
     def _point(self, params: Params) -> Point:
         return Point(
             micro_batch_size(params),
             self._length_of(params),
-            max(0, _num_micro_batches(params) - MAX_MICRO_BATCHES),
+            max(0, num_micro_batches(params) - MAX_MICRO_BATCHES),
         )
 
     def _length_of(self, params: Params) -> int:
@@ -204,17 +205,13 @@ class Programs:
 
     def _params_at(self, params: Params, point: Point) -> Params:
         """A configuration of the same structure at another point."""
-        traced = min(_num_micro_batches(params), MAX_MICRO_BATCHES)
+        traced = min(num_micro_batches(params), MAX_MICRO_BATCHES)
         sizes = {
             "batch_size": point.micro_batch_size * (traced + point.num_waiting),
             "micro_batch_size": point.micro_batch_size,
         }
         length = {self.length: point.length} if self.length else {}
         return {**params, **sizes, **length}
-
-
-def _num_micro_batches(params: Params) -> int:
-    return TrainingParams.of(params).batch_size // micro_batch_size(params)
 
 
 def _resolved(params: Params) -> Iterator[Params]:
