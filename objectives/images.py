@@ -217,12 +217,23 @@ def _from_files(files: Sequence[Path], mode: str, indices: Indices, size: int) -
     return torch.from_numpy(pixels_BHWC).permute(0, 3, 1, 2)
 
 
+_DEEP = ("I", "F")
+"""Pixels of 16 and more bits, whose range nobody tells: Pillow would cut them off at 255."""
+
+
+def _refuse_deep(mode: str) -> None:
+    if mode.startswith(_DEEP):
+        msg = f"its pixels are of mode {mode}, not of 8 bits"
+        raise ValueError(msg)
+
+
 def _decoded(file: Path, mode: str, size: int) -> _Pixels:
     """One image file; a JPEG is decoded no larger than need be."""
     from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(file) as image:
+            _refuse_deep(image.mode)
             image.draft(mode, (size, size))
             resized = image.convert(mode).resize((size, size), Image.Resampling.BILINEAR)
             return np.asarray(resized)

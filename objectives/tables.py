@@ -134,6 +134,9 @@ def _read_csv(path: Path, columns: Sequence[str]) -> Table:
     return _table(path, columns, rows)
 
 
+csv.field_size_limit(2**31 - 1)  # a text is one cell, and may be as long as it is
+
+
 def _csv_rows(path: Path, file: TextIOWrapper, columns: Sequence[str]) -> Iterator[_Row]:
     reader = csv.DictReader(
         file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True

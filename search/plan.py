@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from search.errors import MachineError, UnpredictableError
+from search.errors import InputError, MachineError
 from search.memory.feasibility import DoesNotFit, Verdict
 from search.memory.mend import Mend
 from search.memory.speed import Speed
@@ -157,7 +157,7 @@ def plan(
             points.append(_planned(structure, verdict, mend, speed))
         except MachineError:
             raise
-        except UnpredictableError as error:
+        except InputError as error:
             refused = Unpredicted(point=structure, reason=str(error), is_refused=True)
             unpredicted.append(refused)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - to judge runs the user's own model

@@ -177,6 +177,8 @@ def _in_two_figures(value: float) -> str:
 
 def plan_summary(plan: Plan) -> str:
     """The share of the space that fits, in a sentence."""
+    if not plan.points:
+        return "nothing of the space can be predicted"
     num_fitting = sum(point.fits for point in plan.points)
     which = "structures" if plan.complete else "structures looked at"
     return (
@@ -205,7 +207,8 @@ def _unpredicted(found: Iterable[Unpredicted]) -> list[str]:
     lines = []
     for reason, points in by_reason.items():
         others = f" and {len(points) - 1} more" if len(points) > 1 else ""
-        lines.append(f"cannot be predicted at {points[0]}{others}: {reason}")
+        where = f" at {points[0]}{others}" if points[0] else ""
+        lines.append(f"cannot be predicted{where}: {reason}")
     return lines
 
 

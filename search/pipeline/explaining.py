@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,17 +117,18 @@ def _params(stage: Stage, settings: Sequence[str]) -> Params:
 
     sweep = stage.loaded.sweep
     given = _given(settings)
+    _, params, faults = judged_params(
+        objective=sweep.trained, data=sweep.data, params={**sweep.fixed, **given}
+    )
+    if faults:
+        own = [replace(fault, place=fault.place.removeprefix("params.")) for fault in faults]
+        raise FileFaultsError(_PLACE, own)
     missing = [name for name in stage.loaded.memory_space if name not in given]
     missing = [name for name in missing if name not in _neutral()]
     if missing:
         values = " ".join(f"{name}={_example(stage, name)}" for name in missing)
         msg = f"{_PLACE}: {', '.join(missing)} must be given (such as {_PLACE} {values})"
         raise InputError(msg)
-    _, params, faults = judged_params(
-        objective=sweep.trained, data=sweep.data, params={**sweep.fixed, **given}
-    )
-    if faults:
-        raise FileFaultsError(_PLACE, faults)
     return params
 
 
@@ -155,6 +157,11 @@ def _given(settings: Sequence[str]) -> Mapping[str, ParamValue]:
     document = read_document("\n".join(lines), _PLACE)
     if document.repeated:
         raise FileFaultsError(_PLACE, document.repeated)
+    for name, value in document.data.items():
+        endless = isinstance(value, float) and not math.isfinite(value)
+        if endless or not isinstance(value, bool | int | float | str):
+            msg = f"{_PLACE}: {name} takes one value, found {value!r} (such as {name}=32)"
+            raise InputError(msg)
     return document.data
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from search.errors import MachineError, SweepStoppedError, UnpredictableError
+from search.errors import InputError, MachineError, SweepStoppedError
 from search.memory.feasibility import DoesNotFit, Fits, Unjudged, Verdict
 from search.results import Outcome, Params, ParamValue, Trial
 from search.trials import domains
@@ -145,14 +145,14 @@ class Gate:
         """Whether it fits. What cannot be judged is launched: its own failure says why.
 
         Raises:
-            UnpredictableError: when the gate is on, for what would be judged wrongly.
+            InputError: when the gate is on, for what cannot be trained or would be judged wrongly.
         """
         try:
             return self._fits(params)
         except MachineError:
             raise
         except (Exception, SystemExit) as error:  # to judge runs the user's own model
-            if isinstance(error, UnpredictableError) and self._sweep.memory.gate:
+            if isinstance(error, InputError) and self._sweep.memory.gate:
                 raise
             self._tell_once(f"memory could not be predicted: {error!r}")
             return Unjudged(params=params)

@@ -161,6 +161,17 @@ class TestFolder:
             with pytest.raises(InputError, match=r"03\.png: cannot be read as an image: .*remove"):
                 images.read(np.array([15]), 8)
 
+    @pytest.mark.parametrize(("mode", "kind"), [("I;16", np.uint16), ("F", np.float32)])
+    def test_an_image_of_more_than_8_bits_is_not_cut_off(self, folder, mode, kind):
+        deep = folder / "bird" / ("03.png" if mode != "F" else "03.tiff")
+        (folder / "bird" / "03.png").unlink()
+        Image.fromarray(np.full((4, 4), 1_000, kind)).save(deep)
+        images = open_images(str(folder), color=True)
+        with pytest.raises(
+            InputError, match=rf"03\.\w+: .* pixels are of mode {mode}, not of 8 bits"
+        ):
+            images.read(np.array([15]), 8)
+
 
 def test_a_path_to_nowhere_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"nowhere: there is no such file or folder .*digits"):

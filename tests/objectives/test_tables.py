@@ -118,3 +118,9 @@ class TestRefusal:
         (tmp_path / "a.csv").mkdir()
         with pytest.raises(InputError, match=r"a\.csv: cannot be read"):
             read_table(tmp_path / "a.csv", ("text",))
+
+
+def test_a_text_may_be_as_long_as_it_is(tmp_path):
+    text = "word " * 50_000
+    table = read_table(write(tmp_path / "long.csv", f"text,label\n{text},a\n"), ("text", "label"))
+    assert table.texts("text") == [text]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.errors import MachineError, UnpredictableError
+from search.errors import InputError, MachineError, UnpredictableError
 from search.memory.feasibility import DoesNotFit, Fits
 from search.memory.mend import Keeps, Mend
 from search.plan import MAX_POINTS, plan, structure_points
@@ -81,11 +81,12 @@ def test_what_cannot_be_predicted_is_told_beside_the_rest():
     assert [row["point"]["batch_size"] for row in found.to_json()["unpredicted"]] == [101, 200]
 
 
-def test_what_would_be_predicted_wrongly_is_told_apart():
+@pytest.mark.parametrize("kind", [UnpredictableError, InputError])
+def test_what_would_be_predicted_wrongly_or_cannot_be_trained_is_told_apart(kind):
     def fits(params):
         if params["batch_size"] == 2:
             msg = "the model is compiled"
-            raise UnpredictableError(msg)
+            raise kind(msg)
         return judged(params)
 
     found = planned(Space({"batch_size": Choices((1, 2))}), fits)

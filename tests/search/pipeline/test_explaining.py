@@ -64,8 +64,11 @@ def test_one_configuration_over_its_phases(monkeypatch, capsys):
     ("arguments", "said"),
     [
         (("--explain", "width=16"), "--explain: batch_size must be given (such as"),
-        (("--explain", "width=16", "batch_size=x"), "params.batch_size: must be a whole number"),
+        (("--explain", "width=16", "batch_size=x"), "  batch_size: must be a whole number"),
         (("--explain", "wdth=16", "batch_size=64", "width=16"), "'wdth' is not a known dimension"),
+        (("--explain", "wdth=16"), "did you mean 'width'?"),
+        (("--explain", "width=[16]"), "--explain: width takes one value, found [16]"),
+        (("--explain", "width=.inf"), "--explain: width takes one value, found inf"),
         (("--explain", "width"), "--explain: 'width' is not of the form NAME=VALUE"),
         (("width=16",), "width=16: only with --explain"),
         (("--chart", "memory.html"), "--chart: only with --explain"),
