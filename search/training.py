@@ -46,6 +46,9 @@ class Precision(StrEnum):
         return cls.FP32 if value == "fp32" else None
 
 
+_MOST_PREFETCHED = 1_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingParams:
     """The dimensions every objective shares: how one optimizer step is taken.
@@ -81,6 +84,7 @@ class TrainingParams:
             _require(getattr(self, name) > 0, f"{name} must be above 0")
         for name in ("weight_decay", "clip_norm", "prefetch"):
             _require(getattr(self, name) >= 0, f"{name} must not be negative")
+        _require(self.prefetch <= _MOST_PREFETCHED, f"prefetch must be at most {_MOST_PREFETCHED}")
         for name in ("momentum", "warmup_fraction"):
             _require(0 <= getattr(self, name) < 1, f"{name} must be from 0 to below 1")
         if isinstance(self.micro_batch_size, int):

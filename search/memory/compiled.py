@@ -37,8 +37,11 @@ _WRAPPED = ("_orig_mod", "_checkpoint_wrapped_module")
 
 
 def compiler_switches() -> tuple[str, ...]:
-    """What this process's environment says of compilers: a model may be predicted by it, or not."""
-    return tuple(f"{name}={os.environ[name]}" for name in _ALL_SWITCHES if name in os.environ)
+    """What this process says of compilers: a model may be predicted by it, or not."""
+    switches = [f"{name}={os.environ[name]}" for name in _ALL_SWITCHES if name in os.environ]
+    dynamo: Any = sys.modules.get("torch._dynamo.eval_frame")  # nobody set a stance without it
+    stance = dynamo._stance.stance if dynamo else "default"  # noqa: SLF001 - as below
+    return (*switches, f"stance={stance}")
 
 
 def refuse_compiled_parts(model: nn.Module) -> None:

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from search.errors import InputError, UnpredictableError
+from search.memory.compiled import compiler_switches
 from search.memory.cuda import Cuda
 from search.memory.machine import CpuMemory
 from search.memory.prediction import Predictor
@@ -240,3 +241,10 @@ def test_the_switches_that_a_refusal_names_turn_compilers_off(switch):
         check=False,
     )
     assert (done.stdout.strip(), done.returncode) == ("True", 0), done.stderr
+
+
+def test_predictions_hang_on_the_stance_of_the_compiler():
+    before = compiler_switches()
+    with torch.compiler.set_stance("force_eager"):
+        assert compiler_switches() != before
+    assert compiler_switches() == before
