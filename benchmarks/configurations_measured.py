@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from search.results import Params, ParamValue
 from search.training import Precision
 
 OBJECTIVES: Mapping[str, Callable[[], Objective]] = {
-    "language model": LanguageModel,
+    "language model": partial(LanguageModel, held_out_tokens=8_192),  # more takes time alone
     "transformer encoder": transformer_encoder,
     "convolutional net": convolutional_net,
     "multilayer perceptron": multilayer_perceptron,

@@ -107,11 +107,11 @@ def _fullgraph(function):
         ),
         (
             (Lossy, torch.compile),
-            "cross_entropy() (test_compiled.py, line 45) is compiled by torch.compile",
+            "cross_entropy() (test_compiled.py, line 48) is compiled by torch.compile",
         ),
         (
             (Lossy, _fullgraph),
-            "cross_entropy() (test_compiled.py, line 45) is compiled by torch.compile",
+            "cross_entropy() (test_compiled.py, line 48) is compiled by torch.compile",
         ),
         ((Changed, torch.jit.script), "the model, a Sequential, is compiled by torch.jit"),
         ((Changed, _scripted), "the part '1' of the model, a Linear, is compiled by torch.jit"),
@@ -205,10 +205,9 @@ def test_compiled_code_still_compiles_after_a_refusal():
 
 def test_a_kept_prediction_does_not_outlive_the_switch_it_was_made_with(tmp_path, monkeypatch):
     machine = CpuMemory(overhead_bytes=0)
-    monkeypatch.setattr("torch._dynamo.config.disable", True)  # as torch reads the switch
     monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
-    assert Predictor(Changed(torch.compile), machine, tmp_path)(PARAMS).expected_bytes
-    monkeypatch.setattr("torch._dynamo.config.disable", False)
+    with torch._dynamo.config.patch(disable=True):  # as torch reads the switch
+        assert Predictor(Changed(torch.compile), machine, tmp_path)(PARAMS).expected_bytes
     monkeypatch.delenv("TORCH_COMPILE_DISABLE")
     with pytest.raises(UnpredictableError):
         Predictor(Changed(torch.compile), machine, tmp_path)(PARAMS)
