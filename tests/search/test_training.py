@@ -196,6 +196,7 @@ def plain_loop(objective, optimizer) -> tuple[nn.Module, list[float]]:
         "adamw": lambda params: torch.optim.AdamW(params, weight_decay=0.01),
         "adam": lambda params: torch.optim.Adam(params, weight_decay=0.01),
         "sgd": lambda params: torch.optim.SGD(params, momentum=0.9, weight_decay=0.01),
+        "adafactor": lambda params: torch.optim.Adafactor(params, weight_decay=0.01),
     }[optimizer](model.parameters())
     losses = []
     batches = objective.data(SMALL, Split.TRAIN, seed=0, num_tokens=2_048)
