@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from objectives.dimensions import chosen, require_at_least, require_below
 from objectives.images import Images, open_images
 from objectives.samples import Indices, in_order, split_by_name, training_order
 from search.metric import Goal, Metric
@@ -46,14 +47,9 @@ class ImageClassifierParams:
 
     def __post_init__(self) -> None:
         """Raises ValueError on dimensions that make no net."""
-        for name in ("image_size", "channels", "kernel_size", "depth", "width"):
-            if getattr(self, name) < 1:
-                msg = f"{name} must be at least 1, found {getattr(self, name)}"
-                raise ValueError(msg)
-        for name, below in (("dropout", 1), ("shift", 1), ("rotation", 360)):
-            if not 0 <= getattr(self, name) < below:
-                msg = f"{name} must be from 0 to below {below}, found {getattr(self, name)}"
-                raise ValueError(msg)
+        require_at_least(1, self, "image_size", "channels", "kernel_size", "depth", "width")
+        require_below(1, self, "dropout", "shift")
+        require_below(360, self, "rotation")
         if self.image_size < self._least_size:
             msg = (
                 f"image_size {self.image_size} is too small for depth {self.depth} and kernel_size "
@@ -203,8 +199,7 @@ def _num_samples(params: Params, split: Split) -> int:
 
 
 def _net_params(params: Params) -> ImageClassifierParams:
-    names = ImageClassifierParams.__dataclass_fields__
-    return ImageClassifierParams(**{name: params[name] for name in names if name in params})  # type: ignore[arg-type]
+    return chosen(ImageClassifierParams, params)
 
 
 class ConvolutionalNet(nn.Module):

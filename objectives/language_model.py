@@ -18,6 +18,7 @@ from torch.nn import functional
 from objectives.chunked_loss import chunked_cross_entropy
 from objectives.cleaning import Cleaning, Duplicates
 from objectives.data import NUM_BYTES, Corpus, open_corpus
+from objectives.dimensions import chosen, require_at_least, require_below
 from objectives.packing import IGNORED, packed_windows
 from objectives.texts import Texts
 from objectives.vocabulary import Tokenized, tokenized
@@ -52,16 +53,9 @@ class LanguageModelParams:
 
     def __post_init__(self) -> None:
         """Raises ValueError on dimensions that make no model."""
-        for name in ("sequence_length", "width", "depth", "heads", "loss_chunks"):
-            if getattr(self, name) < 1:
-                msg = f"{name} must be at least 1, found {getattr(self, name)}"
-                raise ValueError(msg)
-        if self.vocabulary < NUM_BYTES:
-            msg = f"vocabulary must be at least {NUM_BYTES}, the bytes, found {self.vocabulary}"
-            raise ValueError(msg)
-        if not 0 <= self.dropout < 1:
-            msg = f"dropout must be from 0 to below 1, found {self.dropout}"
-            raise ValueError(msg)
+        require_at_least(1, self, "sequence_length", "width", "depth", "heads", "loss_chunks")
+        require_at_least(NUM_BYTES, self, "vocabulary", why="the bytes")
+        require_below(1, self, "dropout")
         if self.width % (2 * self.heads):
             msg = f"width {self.width} must be a multiple of twice heads ({self.heads})"
             raise ValueError(msg)
@@ -227,8 +221,7 @@ def _num_bytes(batch: Batch) -> int:
 
 
 def _model_params(params: Params) -> LanguageModelParams:
-    names = LanguageModelParams.__dataclass_fields__
-    return LanguageModelParams(**{name: params[name] for name in names if name in params})  # type: ignore[arg-type]
+    return chosen(LanguageModelParams, params)
 
 
 class Decoder(nn.Module):

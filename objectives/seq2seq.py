@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from objectives.dimensions import chosen, require_at_least, require_below
 from objectives.padding import sample_order
 from objectives.pairs import open_pairs
 from objectives.sides import IGNORED, NUM_MARKS, Sides
@@ -50,22 +51,13 @@ class Seq2SeqParams:
 
     def __post_init__(self) -> None:
         """Raises ValueError on dimensions that make no model."""
-        for name in ("sequence_length", "width", "encoder_depth", "decoder_depth", "heads"):
-            _require_at_least(1, name, getattr(self, name))
-        _require_at_least(1, "bucketing", self.bucketing)
-        _require_at_least(NUM_BYTES + NUM_MARKS, "vocabulary", self.vocabulary)
-        if not 0 <= self.dropout < 1:
-            msg = f"dropout must be from 0 to below 1, found {self.dropout}"
-            raise ValueError(msg)
+        depths = "encoder_depth", "decoder_depth"
+        require_at_least(1, self, "sequence_length", "width", *depths, "heads", "bucketing")
+        require_at_least(NUM_BYTES + NUM_MARKS, self, "vocabulary")
+        require_below(1, self, "dropout")
         if self.width % self.heads or self.width % 2:
             msg = f"width {self.width} must be even and a multiple of heads ({self.heads})"
             raise ValueError(msg)
-
-
-def _require_at_least(least: int, name: str, value: int) -> None:
-    if value < least:
-        msg = f"{name} must be at least {least}, found {value}"
-        raise ValueError(msg)
 
 
 class Seq2Seq:
@@ -198,8 +190,7 @@ def _scored(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def _model_params(params: Params) -> Seq2SeqParams:
-    names = Seq2SeqParams.__dataclass_fields__
-    return Seq2SeqParams(**{name: params[name] for name in names if name in params})  # type: ignore[arg-type]
+    return chosen(Seq2SeqParams, params)
 
 
 class Translator(nn.Module):

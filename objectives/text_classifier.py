@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from objectives.dimensions import chosen, require_at_least, require_below
 from objectives.labelled_texts import (
     PADDING,
     LabelledTexts,
@@ -54,30 +55,47 @@ class TextParams:
 
     def __post_init__(self) -> None:
         """Raises ValueError on dimensions that make no net."""
-        for name in ("sequence_length", "width", "depth", "heads"):
-            if getattr(self, name) < 1:
-                msg = f"{name} must be at least 1, found {getattr(self, name)}"
-                raise ValueError(msg)
-        if self.vocabulary < NUM_BYTES:
-            msg = f"vocabulary must be at least {NUM_BYTES}, the bytes, found {self.vocabulary}"
-            raise ValueError(msg)
-        if not 0 <= self.dropout < 1:
-            msg = f"dropout must be from 0 to below 1, found {self.dropout}"
-            raise ValueError(msg)
+        require_at_least(1, self, "sequence_length", "width", "depth", "heads")
+        require_at_least(NUM_BYTES, self, "vocabulary", why="the bytes")
+        require_below(1, self, "dropout")
         if self.variant == "transformer" and self.width % self.heads:
             msg = f"width {self.width} must be a multiple of heads ({self.heads})"
             raise ValueError(msg)
 
 
-class TextClassifier:
+class _OfTexts:
+    """How labelled texts become batches, whatever their labels are."""
+
+    texts: LabelledTexts
+    parameters: type = TextParams
+    provenance: Mapping[str, str | int]
+
+    def batch(self, params: Params, split: Split) -> Batch:
+        """Zeros: `pieces`, int64, (B, T), and `targets`, (B,), int64 classes or fp32 numbers."""
+        return _zeros(self.texts, params, split)
+
+    def data(
+        self, params: Params, split: Split, *, seed: int, num_tokens: int | None = None
+    ) -> Iterator[Batch]:
+        """Texts cut or padded to the trial's length; those to train on in random order."""
+        return _batches(self.texts, params, split, seed=seed, num_tokens=num_tokens)
+
+    def num_tokens(self, batch: Batch) -> int:
+        """Texts in a batch: each has one target, so a text counts as a token does elsewhere."""
+        return len(batch["targets"])
+
+    def tokens_per_sample(self, params: Params) -> int:  # noqa: ARG002 - as the contract has it
+        """One."""
+        return 1
+
+
+class TextClassifier(_OfTexts):
     """Learns to sort texts into classes."""
 
     metrics: tuple[Metric, ...] = (
         Metric(name="accuracy", goal=Goal.MAX),
         Metric(name="negative_log_likelihood", goal=Goal.MIN, unit="nats"),
     )
-    parameters: type = TextParams
-    provenance: Mapping[str, str | int]
 
     def __init__(
         self,
@@ -95,33 +113,13 @@ class TextClassifier:
             label: its column of labels.
             held_out_samples: texts that every trial is judged on, a fifth of all at most.
         """
-        self.texts: LabelledTexts = open_classes(
-            file, text=text, label=label, held_out_samples=held_out_samples
-        )
+        self.texts = open_classes(file, text=text, label=label, held_out_samples=held_out_samples)
         self.num_classes = len(self.texts.classes)
         self.provenance = self.texts.provenance
 
     def model(self, params: Params) -> nn.Module:
         """A `TextNet` with an output for each class."""
         return TextNet(_text_params(params), num_outputs=self.num_classes)
-
-    def batch(self, params: Params, split: Split) -> Batch:
-        """Zeros: `pieces`, int64, (B, T), and `targets`, int64, (B,)."""
-        return _zeros(self.texts, params, split)
-
-    def data(
-        self, params: Params, split: Split, *, seed: int, num_tokens: int | None = None
-    ) -> Iterator[Batch]:
-        """Texts cut or padded to the trial's length; those to train on in random order."""
-        return _batches(self.texts, params, split, seed=seed, num_tokens=num_tokens)
-
-    def num_tokens(self, batch: Batch) -> int:
-        """Texts in a batch: each has one target, so a text counts as a token does elsewhere."""
-        return len(batch["targets"])
-
-    def tokens_per_sample(self, params: Params) -> int:  # noqa: ARG002 - as the contract has it
-        """One."""
-        return 1
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Mean cross-entropy in nats a text."""
@@ -141,15 +139,13 @@ class TextClassifier:
         }
 
 
-class TextRegressor:
+class TextRegressor(_OfTexts):
     """Learns to give each text its number."""
 
     metrics: tuple[Metric, ...] = (
         Metric(name="mean_squared_error", goal=Goal.MIN),
         Metric(name="mean_absolute_error", goal=Goal.MIN),
     )
-    parameters: type = TextParams
-    provenance: Mapping[str, str | int]
 
     def __init__(
         self,
@@ -167,9 +163,7 @@ class TextRegressor:
             label: its column of numbers.
             held_out_samples: texts that every trial is judged on, a fifth of all at most.
         """
-        self.texts: LabelledTexts = open_numbers(
-            file, text=text, label=label, held_out_samples=held_out_samples
-        )
+        self.texts = open_numbers(file, text=text, label=label, held_out_samples=held_out_samples)
         self.provenance = self.texts.provenance
         numbers = self.texts.targets[Split.TRAIN]
         self.mean, self.spread = float(numbers.mean()), float(numbers.std()) or 1.0
@@ -177,24 +171,6 @@ class TextRegressor:
     def model(self, params: Params) -> nn.Module:
         """A `TextNet` with one output."""
         return TextNet(_text_params(params), num_outputs=1)
-
-    def batch(self, params: Params, split: Split) -> Batch:
-        """Zeros: `pieces`, int64, (B, T), and `targets`, fp32, (B,)."""
-        return _zeros(self.texts, params, split)
-
-    def data(
-        self, params: Params, split: Split, *, seed: int, num_tokens: int | None = None
-    ) -> Iterator[Batch]:
-        """Texts cut or padded to the trial's length; those to train on in random order."""
-        return _batches(self.texts, params, split, seed=seed, num_tokens=num_tokens)
-
-    def num_tokens(self, batch: Batch) -> int:
-        """Texts in a batch: each has one target, so a text counts as a token does elsewhere."""
-        return len(batch["targets"])
-
-    def tokens_per_sample(self, params: Params) -> int:  # noqa: ARG002 - as the contract has it
-        """One."""
-        return 1
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Mean squared error, of numbers less their mean and in units of their spread."""
@@ -216,8 +192,7 @@ class TextRegressor:
 
 
 def _text_params(params: Params) -> TextParams:
-    names = TextParams.__dataclass_fields__
-    return TextParams(**{name: params[name] for name in names if name in params})  # type: ignore[arg-type]
+    return chosen(TextParams, params)
 
 
 def _num_samples(params: Params, split: Split) -> int:
