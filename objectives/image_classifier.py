@@ -16,10 +16,9 @@ from torch.nn import functional
 
 from objectives.dimensions import chosen, require_at_least, require_below
 from objectives.images import Images, open_images
-from objectives.samples import Indices, in_order, split_by_name, training_order
+from objectives.samples import Indices, in_order, samples_of_batch, split_by_name, training_order
 from search.metric import Goal, Metric
 from search.objective import MEMORY_NEUTRAL, Split
-from search.training import micro_batch_size
 
 if TYPE_CHECKING:
     from search.objective import Batch
@@ -123,7 +122,7 @@ class ImageClassifier:
 
     def batch(self, params: Params, split: Split) -> Batch:
         """Zeros: `images`, fp32, (B, C, H, W), and `labels`, int64, (B,)."""
-        num_samples, size = _num_samples(params, split), _net_params(params).image_size
+        num_samples, size = samples_of_batch(params, split), _net_params(params).image_size
         if split is Split.HELD_OUT:
             num_samples = min(num_samples, len(self._held_out))
         return {
@@ -135,7 +134,7 @@ class ImageClassifier:
         self, params: Params, split: Split, *, seed: int, num_tokens: int | None = None
     ) -> Iterator[Batch]:
         """Images at the size of the trial; those to train on are moved at random."""
-        net, num_samples = _net_params(params), _num_samples(params, split)
+        net, num_samples = _net_params(params), samples_of_batch(params, split)
         if split is Split.HELD_OUT:
             for chosen in in_order(self._held_out, num_samples=num_samples):
                 yield self._batch(chosen, net.image_size)
@@ -184,7 +183,6 @@ class ImageClassifier:
         }
 
 
-_EVALUATION_SAMPLES = 32
 _MOVED_AT_ONCE = 16
 """Images: to move one takes five times its memory."""
 
@@ -192,10 +190,6 @@ _MOVED_AT_ONCE = 16
 def _parts(num_samples: int) -> Iterator[slice]:
     for first in range(0, num_samples, _MOVED_AT_ONCE):
         yield slice(first, first + _MOVED_AT_ONCE)
-
-
-def _num_samples(params: Params, split: Split) -> int:
-    return micro_batch_size(params) if split is Split.TRAIN else _EVALUATION_SAMPLES
 
 
 def _net_params(params: Params) -> ImageClassifierParams:

@@ -7,16 +7,23 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from search.errors import InputError
+from search.objective import Split
+from search.training import micro_batch_size
+
+if TYPE_CHECKING:
+    from search.results import Params
 
 Indices = npt.NDArray[np.int64]
 
 _HELD_OUT_ONE_IN = 5
 _LEAST_SAMPLES = 10
+_EVALUATION_SAMPLES = 32
 
 
 def split_by_name(
@@ -73,3 +80,8 @@ def in_order(samples: Indices, *, num_samples: int) -> Iterator[Indices]:
     """Each sample once, `num_samples` at a time, the last ones fewer."""
     for first in range(0, len(samples), num_samples):
         yield samples[first : first + num_samples]
+
+
+def samples_of_batch(params: Params, split: Split) -> int:
+    """A micro-batch to train on; to be judged on, as many for every trial."""
+    return micro_batch_size(params) if split is Split.TRAIN else _EVALUATION_SAMPLES

@@ -23,17 +23,14 @@ from objectives.labelled_texts import (
     open_numbers,
     padded,
 )
-from objectives.samples import in_order, training_order
+from objectives.samples import in_order, samples_of_batch, training_order
 from objectives.vocabulary import NUM_BYTES
 from search.metric import Goal, Metric
 from search.objective import Split
-from search.training import micro_batch_size
 
 if TYPE_CHECKING:
     from search.objective import Batch
     from search.results import Params
-
-_EVALUATION_SAMPLES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,12 +192,8 @@ def _text_params(params: Params) -> TextParams:
     return chosen(TextParams, params)
 
 
-def _num_samples(params: Params, split: Split) -> int:
-    return micro_batch_size(params) if split is Split.TRAIN else _EVALUATION_SAMPLES
-
-
 def _zeros(texts: LabelledTexts, params: Params, split: Split) -> Batch:
-    num_samples, length = _num_samples(params, split), _text_params(params).sequence_length
+    num_samples, length = samples_of_batch(params, split), _text_params(params).sequence_length
     if split is Split.HELD_OUT:
         num_samples = min(num_samples, len(texts.texts[split]))
     kind = torch.int64 if texts.classes else torch.float32
@@ -216,7 +209,7 @@ def _batches(
     chosen = _text_params(params)
     pieces = in_pieces(texts, chosen.vocabulary)
     all_samples = np.arange(len(texts.texts[split]))
-    num_samples = _num_samples(params, split)
+    num_samples = samples_of_batch(params, split)
     if split is Split.HELD_OUT:
         order = in_order(all_samples, num_samples=num_samples)
     else:
