@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from search import cli
 from search.errors import InputError
 from search.memory import prediction
 from search.memory.catalogue import device_named
@@ -32,33 +31,30 @@ trials: 3
 """
 """Width 134217728: 4 GiB of weights, 16 GiB with gradients and optimizer, and 0.5 GiB of outputs a
 sample. Fake tensors take none of it."""
-TINY = Path(__file__).parent.parent / "trials" / "tiny_objective.py"
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    shutil.copy(TINY, tmp_path)
-    (tmp_path / "tiny.yaml").write_text(SWEEP, encoding="utf-8")
+def folder(tiny_folder):
+    (tiny_folder / "tiny.yaml").write_text(SWEEP, encoding="utf-8")
 
 
-def plan(monkeypatch, capsys, *arguments) -> str:
-    """What `paretune plan` prints."""
-    monkeypatch.setattr("sys.argv", ["paretune", "plan", "tiny.yaml", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    out, err = capsys.readouterr()
-    return out if ended.value.code in (0, None) else err
+@pytest.fixture
+def said(plan):
+    """What `paretune plan` prints of the file: what is asked for, or why there is none."""
+
+    def run(*arguments) -> str:
+        code, out, err = plan("tiny.yaml", *arguments)
+        return err if code else out
+
+    return run
 
 
 DEVICES = ("--device", "RTX 4090", "--device", "A100 40GB")
 
 
-def test_two_gpus_that_are_not_here_by_the_users_prices(monkeypatch, capsys):
+def test_two_gpus_that_are_not_here_by_the_users_prices(said):
     prices = ("--price", "rtx 4090=0.5", "--price", "a100 40GB=1.5")
-    output = plan(monkeypatch, capsys, *DEVICES, *prices)
+    output = said(*DEVICES, *prices)
     *_, a100, rtx, what, _, smallest, cheapest, estimates = output.splitlines()
     assert what == "compared at width 134217728"
     # the optimizer's own copies come on top, so 24 GB are too few for any batch
@@ -68,7 +64,7 @@ def test_two_gpus_that_are_not_here_by_the_users_prices(monkeypatch, capsys):
     assert cheapest == "cheapest that fits, as estimated: A100 SXM4 40 GB"
     assert estimates.startswith("speeds and costs are estimates, nothing measured; ")
 
-    found = json.loads(plan(monkeypatch, capsys, *DEVICES, *prices, "--json"))
+    found = json.loads(said(*DEVICES, *prices, "--json"))
     assert found["compared_at"] == {"width": 134217728}
     first, second = found["devices"]
     assert (first["fits"], second["fits"]) == (True, False)
@@ -77,7 +73,7 @@ def test_two_gpus_that_are_not_here_by_the_users_prices(monkeypatch, capsys):
     assert first["high_bytes"] <= first["budget_bytes"]
 
 
-def test_a_single_gpu_is_planned_with_estimated_speeds(monkeypatch, capsys):
+def test_a_single_gpu_is_planned_with_estimated_speeds(said):
     sweep = SWEEP.replace("64 MiB", "8 GiB").replace("[16, 134217728]", "[16]")
     Path("tiny.yaml").write_text(sweep, encoding="utf-8")
     record_speed(
@@ -85,19 +81,19 @@ def test_a_single_gpu_is_planned_with_estimated_speeds(monkeypatch, capsys):
         MeasuredSpeed(measured_tokens_per_second=1.0, estimated_tokens_per_second=4.0),
         trial="tiny/0",
     )
-    output = plan(monkeypatch, capsys, "--device", "RTX 4090")
+    output = said("--device", "RTX 4090")
     assert "tokens/s" in output
     assert "speeds are estimates, corrected by 1 measured trial of this device" in output
-    (row,) = json.loads(plan(monkeypatch, capsys, "--device", "RTX 4090", "--json"))["points"]
+    (row,) = json.loads(said("--device", "RTX 4090", "--json"))["points"]
     corrected = row["estimated_tokens_per_second"]
     shutil.rmtree(speeds_folder())
-    (row,) = json.loads(plan(monkeypatch, capsys, "--device", "RTX 4090", "--json"))["points"]
+    (row,) = json.loads(said("--device", "RTX 4090", "--json"))["points"]
     plain = row["estimated_tokens_per_second"]
     assert corrected == pytest.approx({end: value / 4 for end, value in plain.items()})
 
 
-def test_prices_without_devices_are_refused(monkeypatch, capsys):
-    assert "add --device NAME" in plan(monkeypatch, capsys, "--price", "RTX 4090=1")
+def test_prices_without_devices_are_refused(said):
+    assert "add --device NAME" in said("--price", "RTX 4090=1")
 
 
 def test_devices_of_one_architecture_share_what_was_traced(monkeypatch):

@@ -1,12 +1,9 @@
 """One configuration of a model of a few weights, for a GPU that is not here."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
-
-from search import cli
 
 SWEEP = """\
 name: tiny
@@ -20,30 +17,18 @@ trial: {tokens: 4100}
 objectives: {bits_per_byte: min}
 trials: 3
 """
-TINY = Path(__file__).parent.parent / "trials" / "tiny_objective.py"
+
+ON_A100 = ("tiny.yaml", "--device", "A100 40GB")
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    shutil.copy(TINY, tmp_path)
-    Path("tiny.yaml").write_text(SWEEP, encoding="utf-8")
+def folder(tiny_folder):
+    (tiny_folder / "tiny.yaml").write_text(SWEEP, encoding="utf-8")
 
 
-def run(monkeypatch, capsys, *arguments):
-    """How `paretune plan` ends, and what it prints."""
-    command = ["paretune", "plan", "tiny.yaml", "--device", "A100 40GB", *arguments]
-    monkeypatch.setattr("sys.argv", command)
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    return ended.value.code or 0, *capsys.readouterr()
-
-
-def test_one_configuration_over_its_phases(monkeypatch, capsys):
+def test_one_configuration_over_its_phases(plan):
     settings = ("--explain", "width=262144", "batch_size=64")
-    code, out, _ = run(monkeypatch, capsys, *settings, "--chart", "memory.html")
+    code, out, _ = plan(*ON_A100, *settings, "--chart", "memory.html")
     assert code == 0
     # 4,100 tokens are 64 steps of 64 rows and one of 4
     phases = [line.partition(":")[0] for line in out.splitlines() if ": at most" in line]
@@ -51,7 +36,7 @@ def test_one_configuration_over_its_phases(monkeypatch, capsys):
     assert "fits into 8 GiB" in out
     assert "<svg" in Path("memory.html").read_text(encoding="utf-8")
 
-    code, out, _ = run(monkeypatch, capsys, *settings, "--json")
+    code, out, _ = plan(*ON_A100, *settings, "--json")
     found = json.loads(out)
     assert code == 0
     assert [each["phase"] for each in found["phases"]] == [
@@ -75,7 +60,7 @@ def test_one_configuration_over_its_phases(monkeypatch, capsys):
         (("--explain", "width=16", "--device", "RTX 4090"), "--explain: one configuration on one"),
     ],
 )
-def test_what_cannot_be_explained(arguments, said, monkeypatch, capsys):
-    code, _, err = run(monkeypatch, capsys, *arguments)
+def test_what_cannot_be_explained(arguments, said, plan):
+    code, _, err = plan(*ON_A100, *arguments)
     assert code == 2
     assert said in err

@@ -1,12 +1,10 @@
 """Plans of a model of a few weights on the command line, for a GPU that is not here."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
-from search import cli
 from search.errors import InputError
 from search.pipeline.running import predict_ahead
 from search.pipeline.staging import prepare_plan
@@ -32,44 +30,32 @@ class HalfCompiled(TinyModel):
         model = super().model(params)
         return torch.compile(model) if params["width"] == 32 else model
 """
-TINY = Path(__file__).parent.parent / "trials" / "tiny_objective.py"
+
+GPU = ("--device", "RTX 4090")
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    shutil.copy(TINY, tmp_path)
+def folder(tiny_folder):
     Path("half_compiled.py").write_text(OBJECTIVE, encoding="utf-8")
-    Path("tiny.yaml").write_text(SWEEP, encoding="utf-8")
+    (tiny_folder / "tiny.yaml").write_text(SWEEP, encoding="utf-8")
     Path("ungated.yaml").write_text(SWEEP.replace("GiB}", "GiB, gate: false}"), encoding="utf-8")
 
 
-def plan(monkeypatch, capsys, *arguments):
-    """How `paretune plan` ends, and what it prints."""
-    command = ["paretune", "plan", *arguments, "--device", "RTX 4090"]
-    monkeypatch.setattr("sys.argv", command)
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    return ended.value.code, *capsys.readouterr()
-
-
-def test_a_compiled_model_is_refused_after_what_could_be_planned(monkeypatch, capsys):
-    code, out, err = plan(monkeypatch, capsys, "tiny.yaml")
+def test_a_compiled_model_is_refused_after_what_could_be_planned(plan):
+    code, out, err = plan("tiny.yaml", *GPU)
     assert code == 2
     assert "1 of 1 structures fit" in out
     assert err.startswith("cannot be predicted at width 32: the model, a ")
     assert "is compiled by torch.compile" in err
 
-    code, out, _ = plan(monkeypatch, capsys, "tiny.yaml", "--json")
+    code, out, _ = plan("tiny.yaml", "--json", *GPU)
     (refused,) = json.loads(out)["unpredicted"]
     assert (code, refused["point"]) == (2, {"width": 32})
 
 
-def test_where_the_gate_is_off_it_is_said_alone(monkeypatch, capsys):
-    code, out, _ = plan(monkeypatch, capsys, "ungated.yaml")
-    assert code in (0, None)
+def test_where_the_gate_is_off_it_is_said_alone(plan):
+    code, out, _ = plan("ungated.yaml", *GPU)
+    assert code == 0
     assert "cannot be predicted at width 32: the model, a " in " ".join(out.split())
 
 
