@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ class Optimizer(StrEnum):
     """The update rule."""
 
     ADAMW = "adamw"
+    ADAMW_8BIT = "adamw-8bit"
     ADAM = "adam"
     SGD = "sgd"
     ADAFACTOR = "adafactor"
@@ -32,10 +35,37 @@ class Implementation(StrEnum):
 
 
 def refusal(optimizer: Optimizer, implementation: Implementation) -> str | None:
-    """Why torch has no such implementation; None where it has."""
+    """Why there is no such optimizer here, or no such implementation of it; None where there is."""
+    if optimizer is Optimizer.ADAMW_8BIT:
+        if not has_torchao():
+            return "optimizer adamw-8bit needs torchao (pip install 'paretune[quant]')"
+        if implementation is not Implementation.AUTO:
+            return (
+                f"optimizer_implementation {implementation}: adamw-8bit has one alone (take auto)"
+            )
     if optimizer is Optimizer.ADAFACTOR and implementation is Implementation.FUSED:
         return "optimizer_implementation fused: adafactor has none (take foreach or for-loop)"
     return None
+
+
+def optimizers_here() -> tuple[Optimizer, ...]:
+    """Those whose packages are installed."""
+    return tuple(each for each in Optimizer if refusal(each, Implementation.AUTO) is None)
+
+
+@cache
+def has_torchao() -> bool:
+    """Whether torchao is installed, which is not imported for the answer."""
+    return find_spec("torchao") is not None
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """Changes the learning rate of all parameters; some optimizers keep it as a tensor."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(learning_rate)
+        else:
+            group["lr"] = learning_rate
 
 
 def new_optimizer(
@@ -54,6 +84,10 @@ def new_optimizer(
         chosen["foreach"] = implementation is Implementation.FOREACH
         if optimizer is not Optimizer.ADAFACTOR:
             chosen["fused"] = implementation is Implementation.FUSED
+    if optimizer is Optimizer.ADAMW_8BIT:
+        from search.eight_bit import EagerAdamW8bit
+
+        return EagerAdamW8bit(trained, **chosen)
     if optimizer is Optimizer.SGD:
         return torch.optim.SGD(trained, momentum=momentum, **chosen)
     kinds: dict[Optimizer, type[torch.optim.Optimizer]] = {

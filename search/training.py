@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
@@ -21,7 +22,13 @@ from torch import Tensor, nn
 from search.checkpointing import Checkpointing, checkpoint
 from search.errors import InputError
 from search.objective import Split
-from search.optimizers import Implementation, Optimizer, new_optimizer, refusal
+from search.optimizers import (
+    Implementation,
+    Optimizer,
+    new_optimizer,
+    refusal,
+    set_learning_rate,
+)
 from search.prefetching import prefetched
 
 if TYPE_CHECKING:
@@ -269,13 +276,9 @@ class TrainingRun:
         trained = [param for param in self.model.parameters() if param.requires_grad]
         optimizers = tuple(new([param]) for param in trained)
         for param, optimizer in zip(trained, optimizers, strict=True):
-            step = partial(self._step_of_one, optimizer)
+            step = partial(_step_of_one, weakref.ref(optimizer), self.training.zero_grad_to_none)
             param.register_post_accumulate_grad_hook(step)  # type: ignore[no-untyped-call]
         return optimizers
-
-    def _step_of_one(self, optimizer: torch.optim.Optimizer, _: Tensor) -> None:
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=self.training.zero_grad_to_none)
 
     def _training_data(self) -> Iterator[Batch]:
         batches = self.objective.data(
@@ -344,8 +347,7 @@ class TrainingRun:
         after = (self.tokens_seen + step_tokens) / self.num_tokens
         factor = learning_rate_factor(before, after, self.training.warmup_fraction)
         for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = self.training.learning_rate * factor
+            set_learning_rate(optimizer, self.training.learning_rate * factor)
 
     def evaluate(self) -> dict[str, float]:
         """The objective's metrics on held-out data, in the precision it trained in."""
@@ -403,6 +405,21 @@ def _generators(device: torch.device) -> dict[str, tuple[_GetState, _SetState]]:
             partial(module.set_rng_state, device=device),
         )
     return generators
+
+
+def _step_of_one(
+    optimizer: weakref.ref[torch.optim.Optimizer],
+    to_none: bool,  # noqa: FBT001 - bound by place, before the parameter
+    _: Tensor,
+) -> None:
+    """What a parameter does with its gradient; its hook must not own what owns the parameter.
+
+    Python's collector does not look into the hooks of a tensor: the model would never go.
+    """
+    found = optimizer()
+    if found is not None:
+        found.step()
+        found.zero_grad(set_to_none=to_none)
 
 
 def _convert(model: nn.Module, dtype: torch.dtype) -> None:

@@ -181,7 +181,13 @@ class Predictor:
         return [torch.__version__, machine, *environment, *sources, _path(self._objective), plain]
 
 
-_TRAINING = ("training.py", "optimizers.py", "checkpointing.py", "prefetching.py")
+_TRAINING = (
+    "training.py",
+    "optimizers.py",
+    "eight_bit.py",
+    "checkpointing.py",
+    "prefetching.py",
+)
 """The modules that decide a step's tensors."""
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from search.memory.sample import Sample
-from search.optimizers import Optimizer
+from search.optimizers import optimizers_here
 from search.training import Precision, TrainingRun
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _train_a_little() -> None:
         {"precision": precision, "activation_checkpointing": checkpointed}
         for precision, checkpointed in kinds
     ]
-    configurations += [{"optimizer": optimizer} for optimizer in Optimizer]
+    configurations += [{"optimizer": optimizer} for optimizer in optimizers_here()]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with torch.random.fork_rng():

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    is_traceable_wrapper_subclass,
+    is_traceable_wrapper_subclass_type,
+)
 from torch.utils._pytree import tree_leaves
 
 from search.memory.composed import gradients_summed_in_place, is_asked_by_the_engine
@@ -68,6 +72,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """What the operator gives, after all that it made is booked."""
+        if any(kind is not FakeTensor for kind in types) and _has_parts(types):
+            return NotImplemented  # it comes again in operators on the parts
         if func is _DEVICE and isinstance(args[0], FakeTensor):
             return args[0]._fake_device  # noqa: SLF001 - asked at every turn, twice as often as all else
         if func is _READ:
@@ -254,8 +260,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def assign(self, part: Part, tensors: Any) -> None:
         """Says what the storages of these tensors are for; other values are passed over."""
         with torch._C.DisableTorchFunction():  # noqa: SLF001 - nobody else is to hear of it
-            for tensor in tensors:
-                alive = self._alive.get(_key(tensor)) if isinstance(tensor, Tensor) else None
+            for tensor in _plain_tensors(tensors):
+                alive = self._alive.get(_key(tensor))
                 if alive is not None:
                     self._parts[alive[0]] = part
 
@@ -291,6 +297,21 @@ def _leaves(result: Any) -> list[Any]:
     if isinstance(result, tuple | list):
         return [leaf for part in result for leaf in _leaves(part)]
     return [result]
+
+
+def _has_parts(kinds: Iterable[type]) -> bool:
+    """Whether one of these classes of tensors is made of others, such as quantized ones are."""
+    return any(is_traceable_wrapper_subclass_type(kind) for kind in kinds)
+
+
+def _plain_tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors among the values; the parts of one that is made of others."""
+    for value in values:
+        if is_traceable_wrapper_subclass(value):
+            names, _ = value.__tensor_flatten__()
+            yield from _plain_tensors(getattr(value, name) for name in names)
+        elif isinstance(value, Tensor):
+            yield value
 
 
 def _is_stated(block: Inside) -> bool:

@@ -109,7 +109,7 @@ def _checkpoint_of(job: ProductionJob, file: Path) -> dict[str, Any]:
     """What the checkpoint in the folder goes on from. Raises InputError when it is another's."""
     elsewhere = "(give another folder by --output)"
     try:
-        saved = torch.load(file, map_location=job.device.torch_device, weights_only=True)
+        saved = torch.load(file, map_location="cpu", weights_only=True)
         identity, state = dict(saved["identity"]), dict(saved["run"])
     except (RuntimeError, LookupError, TypeError, EOFError, pickle.UnpicklingError) as error:
         msg = f"{file} is no checkpoint of a production run {elsewhere}"

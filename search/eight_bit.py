@@ -1,0 +1,51 @@
+"""AdamW that keeps its two moments in 8 bits, from torchao; imported where it is asked for.
+
+torchao compiles the update of each parameter (`torchao/optim/adam.py`, `_AdamBase.step`). Here it
+runs operator by operator: what compiled code needs cannot be told from a trace
+(`search.memory.compiled`), a compiler takes minutes of each trial and hundreds of MB of its memory,
+and not every machine has one. So what is predicted is what runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+_TALKATIVE = ("torchao", "torch.utils._pytree")
+"""torchao warns of kernels of its own that this torch does not load; none is used here."""
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    levels = {name: logging.getLogger(name).level for name in _TALKATIVE}
+    try:
+        for name in levels:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+
+
+if TYPE_CHECKING:
+    from torchao.optim import AdamW8bit
+else:
+    with _quiet():
+        from torchao.optim import AdamW8bit
+
+
+class EagerAdamW8bit(AdamW8bit):  # type: ignore[misc]
+    """torchao's, whose update is not compiled.
+
+    Moments of a parameter with at least 4,096 numbers, a multiple of 256, are kept as a byte for
+    each number and a scale for each 256; smaller ones in the width of their parameter.
+    """
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One update, operator by operator."""
+        with torch.compiler.set_stance("force_eager"):
+            return super().step(closure)
