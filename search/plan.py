@@ -6,7 +6,7 @@ import math
 import random
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,15 @@ class Unpredicted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """How many structures of a space fit, and of how many nobody can say without judging them."""
+
+    num_points: int
+    num_fitting: int
+    num_undecided: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The judged structures; `complete` when they, and the unpredicted, are all there are."""
 
@@ -113,10 +122,14 @@ class Plan:
     """Why some structures took a trace for each of their points."""
     budget_bytes: int
     complete: bool
+    counts: Counts | None = None
+    """Of the whole space, where `points` are those at the border of what fits alone."""
 
     @property
     def share_that_fits(self) -> float:
-        """Fraction of the judged structures that fit, 0 to 1; 0 when none could be judged."""
+        """Fraction of the structures that fit for sure, 0 to 1; 0 when none could be judged."""
+        if self.counts:
+            return self.counts.num_fitting / self.counts.num_points
         return sum(point.fits for point in self.points) / max(1, len(self.points))
 
     def to_json(self) -> dict[str, Any]:
@@ -125,6 +138,7 @@ class Plan:
             "budget_bytes": self.budget_bytes,
             "share_that_fits": self.share_that_fits,
             "complete": self.complete,
+            "counts": self.counts and asdict(self.counts),
             "points": [point.to_json() for point in self.points],
             "unpredicted": [point.to_json() for point in self.unpredicted],
             "point_by_point": list(self.point_by_point),
@@ -149,37 +163,58 @@ def plan(
     by default neither is looked for.
     """
     structures, complete = structure_points(space)
+    judge = Judge(params_of=params_of, fits=fits)
     points: list[PlannedPoint] = []
-    unpredicted: list[Unpredicted] = []
     for num_done, structure in enumerate(structures, start=1):
-        try:
-            verdict = fits(params_of(structure))
-            points.append(_planned(structure, verdict, mend, speed))
-        except MachineError:
-            raise
-        except InputError as error:
-            refused = Unpredicted(point=structure, reason=str(error), is_refused=True)
-            unpredicted.append(refused)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - to judge runs the user's own model
-            unpredicted.append(Unpredicted(point=structure, reason=_in_a_line(error)))
+        if found := judge(structure):
+            points.append(in_full(found, mend=mend, speed=speed))
         on_point(num_done, len(structures))
     return Plan(
         points=tuple(points),
-        unpredicted=tuple(unpredicted),
+        unpredicted=tuple(judge.unpredicted),
         budget_bytes=budget_bytes,
         complete=complete,
     )
 
 
-def _planned(
-    structure: Mapping[str, ParamValue],
-    verdict: Verdict,
+class Judge:
+    """Judges structures; those that cannot be judged gather in `unpredicted`."""
+
+    def __init__(
+        self,
+        *,
+        params_of: Callable[[Mapping[str, ParamValue]], Params],
+        fits: Callable[[Params], Verdict],
+    ) -> None:
+        """Has judged nothing yet."""
+        self._params_of = params_of
+        self._fits = fits
+        self.unpredicted: list[Unpredicted] = []
+
+    def __call__(self, structure: Mapping[str, ParamValue]) -> PlannedPoint | None:
+        """The verdict on a structure; None where there is none."""
+        try:
+            return PlannedPoint(point=structure, verdict=self._fits(self._params_of(structure)))
+        except MachineError:
+            raise
+        except InputError as error:
+            refused = Unpredicted(point=structure, reason=str(error), is_refused=True)
+            self.unpredicted.append(refused)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - to judge runs the user's own model
+            self.unpredicted.append(Unpredicted(point=structure, reason=_in_a_line(error)))
+        return None
+
+
+def in_full(
+    planned: PlannedPoint,
+    *,
     mend: Callable[[DoesNotFit], Mend | None],
     speed: Callable[[Params], Speed | None],
 ) -> PlannedPoint:
-    if isinstance(verdict, DoesNotFit):
-        return PlannedPoint(point=structure, verdict=verdict, mend=mend(verdict))
-    return PlannedPoint(point=structure, verdict=verdict, speed=speed(verdict.params))
+    """A judged structure with its estimated speed, or with what would make it fit."""
+    if isinstance(planned.verdict, DoesNotFit):
+        return replace(planned, mend=mend(planned.verdict))
+    return replace(planned, speed=speed(planned.verdict.params))
 
 
 def _in_a_line(error: BaseException) -> str:

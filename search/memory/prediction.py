@@ -20,6 +20,7 @@ from search.memory.device import workspace_setting
 from search.memory.files import cache_folder, read_json, write_json
 from search.memory.machine import Machine
 from search.memory.margins import Margins
+from search.memory.polynomials import Integers
 from search.memory.programs import Programs
 from search.memory.speed import Rates, Speed, estimated_speed
 from search.memory.trace import trace
@@ -90,6 +91,10 @@ class Predictor:
     def completes(self, params: Params, capacity_bytes: int) -> bool:
         """Whether it ends well within `capacity_bytes`, if need be by giving cached memory back."""
         return self._machine.completes(self._programs.trace(params), capacity_bytes)
+
+    def peak_bytes(self, params: Params, sizes: Integers) -> Integers:
+        """The most bytes of tensors at once, of very many sizes, see `Programs.peak_bytes`."""
+        return self._programs.peak_bytes(params, sizes)
 
     def work(self, params: Params) -> Work:
         """What one optimizer step computes and moves, for a resolved `micro_batch_size`."""

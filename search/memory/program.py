@@ -72,12 +72,24 @@ class Box:
 
     def covers(self, points: Integers) -> bool:
         """Whether all points, (num_points, 3), lie inside."""
-        return all(_on(column, axis) for column, axis in zip(points.T, self.axes, strict=True))
+        return bool(self.holds(points).all())
+
+    def holds(self, points: Integers) -> npt.NDArray[np.bool_]:
+        """Whether each point, (num_points, 3), lies inside, (num_points,)."""
+        axes = zip(points.T, self.axes, strict=True)
+        inside: npt.NDArray[np.bool_] = np.all([_on(column, axis) for column, axis in axes], axis=0)
+        return inside
+
+    def lies_in(self, other: Self) -> bool:
+        """Whether all points of this box lie between the ends of another."""
+        ends = zip(self.low, self.high, other.low, other.high, strict=True)
+        return all(low >= least and high <= most for low, high, least, most in ends)
 
 
-def _on(column: Integers, axis: range) -> bool:
-    inside = (column >= axis[0]) & (column <= axis[-1])
-    return bool((inside & ((column - axis[0]) % axis.step == 0)).all())
+def _on(column: Integers, axis: range) -> npt.NDArray[np.bool_]:
+    between = (column >= axis[0]) & (column <= axis[-1])
+    inside: npt.NDArray[np.bool_] = between & ((column - axis[0]) % axis.step == 0)
+    return inside
 
 
 class Ruled(NamedTuple):

@@ -15,6 +15,7 @@ import numpy as np
 
 from search.memory.batches import num_micro_batches
 from search.memory.files import read_json, write_json
+from search.memory.polynomials import Integers
 from search.memory.program import Box, EventProgram, Point
 from search.memory.program_fit import (
     NoProgram,
@@ -97,6 +98,48 @@ class Programs:
         if program.is_divisible and self._divide(structure, box):
             return self.trace(params)
         return self._trace(params)
+
+    def peak_bytes(self, params: Params, sizes: Integers) -> Integers:
+        """The most bytes alive at once where a configuration has other sizes, (num_sizes,).
+
+        Very many at once, by programs alone: -1 where there is none, or the sizes do not go
+        together.
+
+        Args:
+            params: the configuration.
+            sizes: batch size, micro-batch size and length, (num_sizes, 3).
+        """
+        batch, micro_batch, length = sizes.T
+        found = np.full(len(sizes), -1, dtype=np.int64)
+        counts = batch // micro_batch
+        waiting = np.maximum(0, counts - MAX_MICRO_BATCHES)
+        points = np.stack([micro_batch, length, waiting], axis=1)
+        kinds = np.where(batch % micro_batch == 0, np.minimum(counts, MAX_MICRO_BATCHES + 1), 0)
+        for kind in {*kinds.tolist()} - {0}:
+            (places,) = np.nonzero(kinds == kind)
+            one = Point(*points[places[0]].tolist())
+            self._fill(
+                found,
+                places,
+                points,
+                self._sized(params, one, num_traced=min(kind, MAX_MICRO_BATCHES)),
+            )
+        return found
+
+    def _fill(self, found: Integers, places: Integers, points: Integers, params: Params) -> None:
+        """Writes the peaks at some points of one structure, box by box."""
+        structure = self._structure(params)
+        waiting = list(self._boxes.get(structure, ()))
+        while waiting:
+            box = waiting.pop()
+            inside = places[box.holds(points[places])]
+            if not len(inside):
+                continue
+            program = self._program(structure, box, params)
+            if isinstance(program, EventProgram):
+                found[inside] = program.peak_bytes(points[inside])
+            elif program.is_divisible and self._divide(structure, box):
+                waiting += (half for half in self._boxes[structure] if half.lies_in(box))
 
     def _divide(self, structure: str, box: Box) -> bool:
         """Whether smaller boxes, in some of which a program may hold, now stand for this one.
@@ -205,9 +248,12 @@ class Programs:
 
     def _params_at(self, params: Params, point: Point) -> Params:
         """A configuration of the same structure at another point."""
-        traced = min(num_micro_batches(params), MAX_MICRO_BATCHES)
+        num_traced = min(num_micro_batches(params), MAX_MICRO_BATCHES)
+        return self._sized(params, point, num_traced=num_traced)
+
+    def _sized(self, params: Params, point: Point, *, num_traced: int) -> Params:
         sizes = {
-            "batch_size": point.micro_batch_size * (traced + point.num_waiting),
+            "batch_size": point.micro_batch_size * (num_traced + point.num_waiting),
             "micro_batch_size": point.micro_batch_size,
         }
         length = {self.length: point.length} if self.length else {}
@@ -229,7 +275,7 @@ def _resolved(params: Params) -> Iterator[Params]:
 
 
 def _holds(box: Box, point: Point) -> bool:
-    return box.covers(np.array([point]))
+    return bool(box.holds(np.array([point]))[0])
 
 
 def _pays(box: Box, points: Iterable[Point]) -> bool:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from search.pipeline.staging import Stage
     from search.plan import Plan
     from search.results import Params
+    from search.wide_plan import WideSpace
 
 
 def init(path: Path) -> None:
@@ -161,7 +162,32 @@ def _planned_in_full(stage: Stage, ratios: Sequence[float]) -> Plan:
         known = rates()
         return stage.predict.known_speed(params, known, ratios) if known else None
 
-    return planned(stage, mend=mend, speed=speed)
+    if stage.wide is None:
+        return planned(stage, mend=mend, speed=speed)
+    return _planned_as_a_whole(stage, stage.wide, mend=mend, speed=speed)
+
+
+def _planned_as_a_whole(
+    stage: Stage,
+    wide: WideSpace,
+    *,
+    mend: Callable[[DoesNotFit], Mend | None],
+    speed: Callable[[Params], Speed | None],
+) -> Plan:
+    from search.plan import Judge
+    from search.wide_plan import plan_wide
+
+    with console.status("predicting") as status:
+        found = plan_wide(
+            wide,
+            judge=Judge(params_of=stage.loaded.params_of, fits=stage.fits),
+            peak_bytes=stage.predict.peak_bytes,
+            budget_bytes=stage.slots.budget_bytes,
+            on_point=lambda done, total: status.update(f"predicting, model {done}/{total}"),
+            mend=mend,
+            speed=speed,
+        )
+    return replace(found, point_by_point=stage.predict.point_by_point)
 
 
 def predict_ahead(stage: Stage | UntracedStage) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,15 +20,19 @@ if TYPE_CHECKING:
     from search.memory.prediction import Predictor
     from search.memory.rates import Basis
     from search.objective import Objective
-    from search.results import Params
+    from search.results import Params, ParamValue
     from search.sweep.file import LoadedSweep
     from search.sweep.sweep import Sweep
     from search.trials.placement import Slots
+    from search.wide_plan import WideSpace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What a sweep is judged and run with. `is_here` is False for a device that is only planned."""
+    """What a sweep is judged and run with. `is_here` is False for a device that is only planned.
+
+    `wide` is its space where that has too many structures to judge each.
+    """
 
     loaded: LoadedSweep
     objective: Objective
@@ -38,6 +42,7 @@ class Stage:
     fits: Callable[[Params], Verdict]
     predict: Predictor
     margins: Margins
+    wide: WideSpace | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -158,11 +163,10 @@ def _stage(
     from search.memory.feasibility import judge
     from search.memory.margins import Margins
     from search.memory.prediction import Predictor
-    from search.plan import structure_points
 
     objective = _traced(loaded, device)
     rescue = _rescue(loaded)
-    structures, _ = structure_points(loaded.memory_space)
+    wide = _wide(loaded, objective)
     margins = Margins(device, risk=loaded.sweep.memory.risk)
     predict = (
         predict.with_margins(margins)
@@ -170,7 +174,7 @@ def _stage(
         else Predictor(
             objective,
             machine_of(device),
-            space=_with_changes(map(loaded.params_of, structures), rescue),
+            space=_with_changes(map(loaded.params_of, _structures(loaded, wide)), rescue),
             margins=margins,
         )
     )
@@ -185,7 +189,29 @@ def _stage(
         ),
         predict=predict,
         margins=margins,
+        wide=wide,
     )
+
+
+def _wide(loaded: LoadedSweep, objective: Objective) -> WideSpace | None:
+    """The space, where it has too many structures to judge each."""
+    from search.memory.program_fit import length_dimension
+    from search.plan import structure_points
+    from search.wide_plan import WideSpace
+
+    structures, is_complete = structure_points(loaded.memory_space)
+    if is_complete:
+        return None
+    length = length_dimension(objective, loaded.params_of(structures[0]))
+    wide = WideSpace(space=loaded.memory_space, params_of=loaded.params_of, length=length)
+    return wide if wide.is_wide else None
+
+
+def _structures(loaded: LoadedSweep, wide: WideSpace | None) -> Iterable[Mapping[str, ParamValue]]:
+    """Those that will be asked for, or of a wide space a few for each model."""
+    from search.plan import structure_points
+
+    return wide.spread() if wide else structure_points(loaded.memory_space)[0]
 
 
 def _traced(loaded: LoadedSweep, device: Device) -> Objective:
