@@ -267,15 +267,17 @@ class _Border:
         """Decides what was not looked at, where all that was judged agrees.
 
         It fits where it takes less than all that was refused, and room is left for the most that
-        any prediction added to its bytes; the other way round it does not.
+        any prediction added to its bytes, and for their spread once more, as at a size that was not
+        looked at it may be more; the other way round it does not.
         """
         if not self._added_bytes:
             return
         known = self._bytes >= 0
         fitting, refused = (self._bytes[known & (self._fits == each)] for each in (1, 0))
         least, most = min(self._added_bytes), max(self._added_bytes)
-        below = min(refused.min(initial=_NO_LIMIT), self._budget_bytes - most + 1)
-        above = max(fitting.max(initial=-1), self._budget_bytes - least)
+        spread = most - least
+        below = min(refused.min(initial=_NO_LIMIT), self._budget_bytes - most - spread + 1)
+        above = max(fitting.max(initial=-1), self._budget_bytes - least + spread)
         undecided = known & (self._fits == -1)
         self._fits[undecided & (self._bytes < below)] = 1
         self._fits[undecided & (self._bytes > above)] = 0
