@@ -190,7 +190,8 @@ def test_peaks_of_many_sizes_are_those_of_their_traces(tmp_path):
     known = np.flatnonzero(found >= 0)
     assert len(known) > 0.9 * len(found)
     for row in np.random.default_rng(0).choice(known, 3):
-        point = dict(zip(wide.sizes, grid.values(row), strict=True))
+        names = ("batch_size", "micro_batch_size", "sequence_length")
+        point = dict(zip(names, grid.values(row), strict=True))
         assert predicts(wide.params_of(point)).allocated_bytes == found[row]
 
 
