@@ -10,7 +10,7 @@ import math
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import partial
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from search.checkpointing import Checkpointing, checkpoint
+from search.compression import params as compression
 from search.errors import InputError
 from search.objective import Split
 from search.optimizers import (
@@ -151,9 +152,11 @@ def _require(condition: bool, message: str) -> None:  # noqa: FBT001
         raise ValueError(message)
 
 
-MEMORY_NEUTRAL = frozenset({"learning_rate", "warmup_fraction", "seed"})
-"""Training dimensions that change no tensor's size."""
-MEMORY_SWITCHES = frozenset({"weight_decay", "momentum", "clip_norm"})
+MEMORY_NEUTRAL = (
+    frozenset({"learning_rate", "warmup_fraction", "seed"}) | compression.MEMORY_NEUTRAL
+)
+"""Training dimensions that change no tensor's size, and those of what comes after."""
+MEMORY_SWITCHES = frozenset({"weight_decay", "momentum", "clip_norm"}) | compression.MEMORY_SWITCHES
 """Change which tensors there are when they turn 0, and nothing otherwise."""
 
 
@@ -328,7 +331,7 @@ class TrainingRun:
 
     def _backward(self, batch: Batch, *, weight: float) -> Tensor:
         with self._autocast():
-            loss = self.objective.loss(self.model, self._on_device(batch)) * weight
+            loss = self.objective.loss(self.model, self.on_device(batch)) * weight
         torch.autograd.backward(self._scaler.scale(loss))
         return loss.detach()
 
@@ -349,14 +352,25 @@ class TrainingRun:
         for optimizer in self.optimizers:
             set_learning_rate(optimizer, self.training.learning_rate * factor)
 
+    def let_go(self) -> None:
+        """Drops what training alone needs: the optimizers' states and the gradients."""
+        self.optimizers = ()
+        self.model.zero_grad(set_to_none=True)
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """The model as it is evaluated: no dropout, no gradients, the precision it trained in."""
+        self.model.eval()
+        with torch.no_grad(), self._autocast():
+            yield
+
     def evaluate(self) -> dict[str, float]:
         """The objective's metrics on held-out data, in the precision it trained in."""
-        self.model.eval()
         batches = self._held_out
         if batches is None:
             batches = self.objective.data(self.params, Split.HELD_OUT, seed=0)
-        with torch.no_grad(), self._autocast():
-            return self.objective.evaluate(self.model, map(self._on_device, batches))
+        with self.serving():
+            return self.objective.evaluate(self.model, map(self.on_device, batches))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything training goes on from, but the position in the data."""
@@ -382,7 +396,8 @@ class TrainingRun:
         for name, (_, put) in _generators(self.device).items():
             put(state["generators"][name].cpu())
 
-    def _on_device(self, batch: Batch) -> Batch:
+    def on_device(self, batch: Batch) -> Batch:
+        """The batch where the model is."""
         apart = self._copies_apart
         return {name: tensor.to(self.device, non_blocking=apart) for name, tensor in batch.items()}
 

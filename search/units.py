@@ -21,9 +21,9 @@ _BYTE_UNITS = {
     "gb": 10**9,
     "tb": 10**12,
 }
-_SECOND_UNITS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_SECOND_UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _COUNT_UNITS = {"k": 1e3, "m": 1e6, "%": 0.01}
-_QUANTITY = re.compile(r"\s*([+-]?[\d_]*\.?\d[\d_]*(?:e[+-]?\d+)?)\s*([a-z%/]*)\s*", re.IGNORECASE)
+_QUANTITY = re.compile(r"\s*([+-]?[\d_]*\.?\d[\d_]*(?:e[+-]?\d+)?)\s*([a-zµ%/]*)\s*", re.IGNORECASE)
 
 
 def parse_quantity(text: str) -> tuple[float, str]:
@@ -50,7 +50,7 @@ def parse_seconds(text: str | float) -> float:
     number, unit = parse_quantity(str(text))
     factor = _SECOND_UNITS.get(unit or "s")
     if factor is None:
-        msg = f"{unit!r} is not a unit of time (known: ms, s, min, h)"
+        msg = f"{unit!r} is not a unit of time (known: µs, ms, s, min, h)"
         raise InputError(msg)
     return number * factor
 
@@ -97,6 +97,14 @@ def format_seconds(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def format_moment(seconds: float) -> str:
+    """A short time for the screen, to four figures: `1.25 s`, `3.417 ms`, `250 µs`."""
+    for unit, factor in (("s", 1.0), ("ms", 1e-3)):
+        if abs(seconds) >= factor:
+            return f"{seconds / factor:.4g} {unit}"
+    return f"{seconds / 1e-6:.4g} µs"
+
+
 def format_figure(value: float, unit: str) -> str:
     """As `format_value`, without a unit that the name beside it says: only B and s are scaled."""
     return format_value(value, unit if unit in ("B", "s") else "")
@@ -114,6 +122,6 @@ def format_value(value: float, unit: str) -> str:
     if unit == "B":
         return format_bytes(value)
     if unit == "s":
-        return format_seconds(value)
+        return format_seconds(value) if value >= 10 else format_moment(value)
     text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return f"{text} {unit}".rstrip()

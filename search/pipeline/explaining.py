@@ -118,7 +118,10 @@ def _params(stage: Stage, settings: Sequence[str]) -> Params:
     sweep = stage.loaded.sweep
     given = _given(settings)
     _, params, faults = judged_params(
-        objective=sweep.trained, data=sweep.data, params={**sweep.fixed, **given}
+        objective=sweep.trained,
+        data=sweep.data,
+        params={**sweep.fixed, **given},
+        settings=sweep.compression,
     )
     if faults:
         own = [replace(fault, place=fault.place.removeprefix("params.")) for fault in faults]

@@ -81,10 +81,9 @@ def _refuse_other_data(name: str, manifest: Manifest, here: Mapping[str, str | i
 
 def _manifest(stage: Stage | UntracedStage, *, tracking_uri: str) -> Manifest:
     from search.home import Manifest
-    from search.metric import TRAINING_METRICS
 
     sweep, objective = stage.loaded.sweep, stage.loaded.objective
-    metrics = {metric.name: metric for metric in (*objective.metrics, *TRAINING_METRICS)}
+    metrics = {metric.name: metric for metric in stage.loaded.metrics}
     return Manifest(
         sweep_id=home.new_sweep_id(),
         created_at=home.now(),
@@ -188,6 +187,7 @@ def _run(
                 stop=stop,
                 address=address,
                 order=order,
+                deployment=stage.loaded.deployment,
             )
         status = RunStatus.FINISHED
         if isinstance(stage, Stage):

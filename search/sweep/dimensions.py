@@ -58,11 +58,13 @@ def dimension_types(group: type) -> dict[str, Any]:
 
 def default_params(objective: type[Objective] | Objective) -> Params:
     """The default of every dimension that has one, as plain values."""
-    defaults: dict[str, ParamValue] = {}
-    for group in (training_group(), objective_group(objective)):
-        values = ((field.name, _default(field)) for field in fields(group))
-        defaults |= {name: value for name, value in values if value is not MISSING}
-    return defaults
+    return {**group_defaults(training_group()), **group_defaults(objective_group(objective))}
+
+
+def group_defaults(group: type) -> dict[str, ParamValue]:
+    """The default of every dimension of a group that has one, as plain values."""
+    values = ((field.name, _default(field)) for field in fields(group))
+    return {name: value for name, value in values if value is not MISSING}
 
 
 def _default(field: Field[Any]) -> Any:

@@ -12,10 +12,12 @@ from pydantic import ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
+from search.compression.params import Deployment, Quantization, compression_metrics
 from search.errors import Fault, FileFaultsError, InputError
+from search.metric import TRAINING_METRICS, Metric
 from search.objective import Objective, Untraced, load_objective, memory_neutral
 from search.results import Params, ParamValue
-from search.sweep import checks
+from search.sweep import checks, compression
 from search.sweep.combinations import (
     Candidates,
     Combination,
@@ -24,6 +26,7 @@ from search.sweep.combinations import (
     group_faults,
     missing_faults,
 )
+from search.sweep.compression import CompressionSettings
 from search.sweep.dimensions import (
     default_params,
     dimension_types,
@@ -55,7 +58,20 @@ class LoadedSweep:
         """
         if isinstance(self.objective, Untraced):
             return {SEED: self.sweep.seed, **self.sweep.fixed, **point}
-        return self.sweep.params_of(point, default_params(self.objective))
+        defaults = {**default_params(self.objective), **self._compression_defaults}
+        return self.sweep.params_of(point, defaults)
+
+    @property
+    def _compression_defaults(self) -> Params:
+        settings = self.sweep.compression
+        return compression.defaults(settings)
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Every metric that a trial may tell: the objective's, of training, of what is deployed."""
+        more = compression_metrics(self.objective.metrics) if self.sweep.compression else ()
+        known = (*self.objective.metrics, *TRAINING_METRICS, *more)
+        return tuple({metric.name: metric for metric in known}.values())
 
     @property
     def memory_space(self) -> Space:
@@ -65,6 +81,21 @@ class LoadedSweep:
         neutral = memory_neutral(self.objective)
         kept = {name: each for name, each in self.sweep.space.items() if name not in neutral}
         return Space.model_construct(kept)  # which may be empty
+
+    @property
+    def deployment(self) -> Deployment | None:
+        """How models are served once they are trained and compressed; None where they are not."""
+        settings = self.sweep.compression
+        if settings is None:
+            return None
+        return Deployment(
+            serving_batch_size=settings.serving_batch_size, quantizes=self._may_be("quantization")
+        )
+
+    def _may_be(self, name: str) -> bool:
+        """Whether a dimension that is off by default is on in some trial."""
+        searched = name in self.sweep.space
+        return searched or self.sweep.fixed.get(name, Quantization.NONE) != Quantization.NONE
 
 
 def read_sweep(path: Path, *, capacity_bytes: int | Callable[[], int]) -> LoadedSweep:
@@ -97,15 +128,17 @@ def _text(path: Path) -> str:
 def parse_sweep(text: str, *, path: str, capacity_bytes: int | Callable[[], int]) -> LoadedSweep:
     """The sweep of a text, as `read_sweep`; `path` is what faults call it."""
     document = read_document(text, path)
-    faults = [*document.repeated, *_field_faults(document.data)]
-    faults += checks.budget_faults(checks.section(document.data, "memory"), capacity_bytes)
-    draft, more = _judged(document.data)
+    data = compression.joined(document.data)
+    faults = [*document.repeated, *compression.section_faults(document.data), *_field_faults(data)]
+    faults += checks.budget_faults(checks.section(data, "memory"), capacity_bytes)
+    draft, more = _judged(data)
     faults += more
     if draft is None or not isinstance(draft.objective, Untraced):
-        faults += absent_faults(("objective", "trial", "trial.tokens"), document.data, Sweep)
+        faults += absent_faults(("objective", "trial", "trial.tokens"), data, Sweep)
     if faults or draft is None:
-        raise FileFaultsError(path, document.in_order(faults))
-    sweep = Sweep.model_validate({**document.data, **draft.sections})
+        placed = [compression.in_its_section(fault, document.data) for fault in faults]
+        raise FileFaultsError(path, document.in_order(placed))
+    sweep = Sweep.model_validate({**data, **draft.sections})
     return LoadedSweep(sweep=sweep, objective=draft.objective, text=text)
 
 
@@ -131,6 +164,7 @@ def _judged(data: Mapping[str, Any]) -> tuple[_Draft | None, list[Fault]]:
     if subject is not None:
         return _Draft(objective=subject), list(untraced_faults(data, subject))
     kind, groups, faults = _declared(data.get("objective"))
+    own, groups = groups[-1], (*groups, *compression.groups(data))
     faults += objective_faults(data)
     types = {name: each for group in groups for name, each in dimension_types(group).items()}
     space, fixed = checks.section(data, "space"), checks.section(data, "fixed")
@@ -143,13 +177,17 @@ def _judged(data: Mapping[str, Any]) -> tuple[_Draft | None, list[Fault]]:
         return None, faults
     faults += name_faults(space, fixed, tuple(types))
     faults += [fault for group in groups for fault in missing_faults(group, [*space, *fixed])]
-    faults += checks.metric_faults(checks.section(data, "objectives"), kind.metrics)
+    known_metrics = (*kind.metrics, *compression.metrics(data, kind.metrics))
+    faults += checks.metric_faults(checks.section(data, "objectives"), known_metrics)
     settings = checks.typed_settings(kind, checks.section(data, "data"))
     objective, more = checks.opened(kind, settings)
     faults += more
     if objective is None:
         return None, faults
-    faults += _amount_faults(objective, data, known, tried[groups[-1]])
+    faults += _amount_faults(objective, data, known, tried[own])
+    if compression.groups(data):
+        defaults = default_params(objective)
+        faults += compression.model_faults(objective, defaults, known, tried[own])
     sections = {"space": typed_section(space, types), "fixed": typed_section(fixed, types)}
     return _Draft(objective=objective, sections={**sections, "data": settings}), faults
 
@@ -182,17 +220,24 @@ def _amount_faults(
 
 
 def judged_params(
-    *, objective: str, data: Mapping[str, Any], params: Mapping[str, ParamValue]
+    *,
+    objective: str,
+    data: Mapping[str, Any],
+    params: Mapping[str, ParamValue],
+    settings: CompressionSettings | None = None,
 ) -> tuple[Objective | None, Params, list[Fault]]:
     """One whole configuration outside a sweep, judged as a sweep's `fixed` section would be.
 
     What comes back: its objective on its data, its params with the defaults of those left out, and
     what is wrong with them. The objective is None when something is, or it trains by itself.
+    `settings` are those of compression, where there is any.
     """
-    draft, faults = _judged({"objective": objective, "data": data, "fixed": params})
+    given = {compression.SECTION: settings.model_dump(exclude_none=True)} if settings else {}
+    draft, faults = _judged({"objective": objective, "data": data, "fixed": params, **given})
     if faults or draft is None or isinstance(draft.objective, Untraced):
         return None, params, [_of_params(fault) for fault in faults]
-    return draft.objective, {**default_params(draft.objective), **draft.sections["fixed"]}, []
+    defaults = {**default_params(draft.objective), **compression.defaults(settings)}
+    return draft.objective, {**defaults, **draft.sections["fixed"]}, []
 
 
 def _of_params(fault: Fault) -> Fault:

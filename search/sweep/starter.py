@@ -35,6 +35,11 @@ fixed:
   micro_batch_size: equal              # no accumulation; a number; or auto: the largest that fits
   # optimizer: adamw                   # also adam, sgd
 
+# What is done to each trained model, which is then judged and measured as it would be deployed.
+# compression:
+#   pruned_channels: [0, 0.5]          # share of hidden units that are taken out
+#   quantization: [none, int8-dynamic, int8-weight-only]
+
 # What one trial may use. Without a budget: its share of what is here.
 memory:
   # budget: 8 GiB

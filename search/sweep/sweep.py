@@ -18,6 +18,7 @@ from pydantic import (
 from search.errors import InputError
 from search.metric import Goal
 from search.results import Params, ParamValue
+from search.sweep.compression import CompressionSettings
 from search.sweep.space import STRICT, Scalar, Space
 from search.sweep.words import found, nearest, refuse
 from search.units import MIB, format_bytes, parse_bytes, parse_seconds
@@ -207,6 +208,11 @@ class Sweep(BaseModel):
     fixed: dict[str, Scalar] = Field(default_factory=dict, examples=[{"width": 64}])
     """Dimensions with one value for all trials. Those neither here nor in `space` keep their
     defaults."""
+    compression: CompressionSettings | None = Field(
+        default=None, examples=[{"quantization": ["none", "int8-weight-only"]}]
+    )
+    """What is done to each trained model before it is judged as it would be deployed. With it
+    trials are judged and measured after it too."""
     memory: MemorySettings = Field(default_factory=MemorySettings)
     """How much memory a trial may use."""
     trial: TrialSettings = Field(default=TrialSettings(), examples=[{"tokens": 60_000}])

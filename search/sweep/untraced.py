@@ -52,6 +52,9 @@ def untraced_faults(data: Mapping[str, Any], subject: Untraced) -> Iterator[Faul
     known = tuple(dict.fromkeys([*space, *fixed, SEED]))
     if subject.provenance.get("command") is not None:
         yield from command_faults(subject.named, searched=tuple(space), known=known)
+    if data.get("compression") is not None:
+        message = "is for objectives alone: nobody has the model of what trains by itself"
+        yield Fault(place="compression", message=f"{message} (leave it out)")
     if data.get("data"):
         message = "is handed to objectives alone (put settings under 'fixed')"
         yield Fault(place="data", message=message)

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -180,10 +180,11 @@ def _mend(kind: str, value: object) -> str:
 def _model_at(parts: Sequence[str], model: type[BaseModel]) -> type[BaseModel] | None:
     for part in parts:
         field = model.model_fields.get(part)
-        inner = field.annotation if field else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+        kinds = get_args(field.annotation) or (field.annotation,) if field else ()
+        models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if not models:
             return None
-        model = inner
+        model = models[0]
     return model
 
 

@@ -9,15 +9,19 @@ import math
 import os
 import time
 import traceback
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from search.errors import SearchError
 from search.metric import PEAK_MEMORY, TOKENS_PER_SECOND
 from search.results import Outcome, Params, ParamValue, Trial
 from search.trials.steps import Steps
 
 if TYPE_CHECKING:
+    from search.compression.params import Deployment
     from search.memory.device import Device
     from search.objective import Objective
     from search.training import TrainingRun
@@ -61,6 +65,15 @@ class _Record:
     overflows_in_a_row: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trainee:
+    """What is trained, and on what; a `deployment` where its model is compressed afterwards."""
+
+    objective: Objective
+    device: Device
+    deployment: Deployment | None
+
+
 class _EndedError(Exception):
     """A trial that ends before its time for a known reason."""
 
@@ -72,16 +85,20 @@ class _EndedError(Exception):
 Attempt = Generator[Progress, None, Trial]
 
 
-def attempt(task: Task, *, objective: Objective, device: Device) -> Attempt:
+def attempt(
+    task: Task, *, objective: Objective, device: Device, deployment: Deployment | None = None
+) -> Attempt:
     """Trains and judges one configuration; yields about once a second, returns the trial.
 
-    The budget is enforced and the peak measured from the first weight to the last batch judged.
+    The budget is enforced and the peak measured from the first weight to the last batch judged,
+    and where there is a deployment to the end of what is measured of the compressed model.
     """
     from search.memory.measurement import release_memory
 
     started_at, clock = time.time(), time.perf_counter()
     record = _Record()
-    ending = yield from _ending(task, objective, device, record)
+    trainee = _Trainee(objective=objective, device=device, deployment=deployment)
+    ending = yield from _ending(task, trainee, record)
     record.details["held_bytes"] = release_memory(device)
     record.metrics.update(_speed(record))
     return Trial(
@@ -98,13 +115,13 @@ def attempt(task: Task, *, objective: Objective, device: Device) -> Attempt:
 
 
 def _ending(
-    task: Task, objective: Objective, device: Device, record: _Record
+    task: Task, trainee: _Trainee, record: _Record
 ) -> Generator[Progress, None, tuple[Outcome, str]]:
     """How the training ended and why, as text alone: an exception would keep its frames alive."""
     from search.memory.measurement import is_out_of_memory
 
     try:
-        yield from _measured(task, objective, device, record)
+        yield from _measured(task, trainee, record)
     except _EndedError as ended:
         return ended.outcome, str(ended)
     except GeneratorExit:
@@ -113,32 +130,88 @@ def _ending(
         traceback.clear_frames(error.__traceback__)
         if is_out_of_memory(error):
             return Outcome.OUT_OF_MEMORY, f"{type(error).__name__}: {error}"
+        if isinstance(error, SearchError):
+            return Outcome.FAILED, str(error)
         return Outcome.FAILED, "".join(traceback.format_exception(error))
     return Outcome.COMPLETED, ""
 
 
-def _measured(
-    task: Task, objective: Objective, device: Device, record: _Record
-) -> Iterator[Progress]:
+def _measured(task: Task, trainee: _Trainee, record: _Record) -> Iterator[Progress]:
+    """Trains, and where there is a deployment measures the compressed model after it.
+
+    Nothing of the training is left by then: the peak is the larger of the two.
+    """
+    if trainee.deployment is None:
+        yield from _trained_within(task, trainee, record)
+    else:
+        with TemporaryDirectory(prefix="paretune-") as folder:
+            file = Path(folder) / "model.pt"
+            run = yield from _trained_within(task, trainee, record, compressed_file=file)
+            _deploy(run, file, task, trainee, record)
+    _require_objectives(task, record)
+
+
+def _trained_within(
+    task: Task, trainee: _Trainee, record: _Record, *, compressed_file: Path | None = None
+) -> Generator[Progress, None, TrainingRun]:
+    """Trains within the budget; its model is left in a file alone where one is named."""
     from search.memory.measurement import enforce_budget, measure_peak
 
     peak = None
     try:
-        with measure_peak(device) as peak, enforce_budget(device, task.budget_bytes):
-            yield from _trained(task, objective, device, record)
+        with (
+            measure_peak(trainee.device) as peak,
+            enforce_budget(trainee.device, task.budget_bytes),
+        ):
+            run = yield from _trained(task, trainee, record)
+            if compressed_file is not None:
+                _compress(run, compressed_file, record)
     finally:
         if peak is not None:
             record.metrics[PEAK_MEMORY.name] = float(peak.num_bytes)
+    return run
+
+
+def _compress(run: TrainingRun, file: Path, record: _Record) -> None:
+    from search.trials.deployed import compressed_to
+
+    compressed = compressed_to(run, file)
+    record.metrics.update(compressed.metrics)
+    record.details.update(compressed.details)
+    del run.model
+
+
+def _deploy(run: TrainingRun, file: Path, task: Task, trainee: _Trainee, record: _Record) -> None:
+    """Measures the compressed model within the budget."""
+    from search.memory.measurement import enforce_budget, measure_peak
+    from search.trials.deployed import measure_deployed
+
+    peak, num_samples = None, trainee.deployment.serving_batch_size if trainee.deployment else 1
+    try:
+        with (
+            measure_peak(trainee.device) as peak,
+            enforce_budget(trainee.device, task.budget_bytes),
+        ):
+            found = measure_deployed(run, file, peak=peak, num_samples=num_samples)
+    finally:
+        if peak is not None:
+            most_bytes = max(record.metrics[PEAK_MEMORY.name], float(peak.num_bytes))
+            record.metrics[PEAK_MEMORY.name] = most_bytes
+    record.details.update(found.details)
+    _note(found.metrics, "the compressed model", record)
 
 
 def _trained(
-    task: Task, objective: Objective, device: Device, record: _Record
-) -> Iterator[Progress]:
+    task: Task, trainee: _Trainee, record: _Record
+) -> Generator[Progress, None, TrainingRun]:
     from search.training import TrainingRun
 
     deadline = time.perf_counter() + (task.time_limit_seconds or math.inf)
     run = TrainingRun(
-        objective, task.params, num_tokens=task.num_tokens, device=device.torch_device
+        trainee.objective,
+        task.params,
+        num_tokens=task.num_tokens,
+        device=trainee.device.torch_device,
     )
     record.details["num_parameters"] = sum(param.numel() for param in run.model.parameters())
     report_at = time.perf_counter() + CHUNK_SECONDS
@@ -149,7 +222,8 @@ def _trained(
         if time.perf_counter() > report_at:
             yield Progress(tokens_seen=run.tokens_seen, loss=record.steps.losses[-1])
             report_at = time.perf_counter() + CHUNK_SECONDS
-    _judge(run, task, record)
+    _note(run.evaluate(), "the evaluation", record)
+    return run
 
 
 def _step(run: TrainingRun, record: _Record) -> None:
@@ -182,15 +256,19 @@ def _time_out(task: Task, run: TrainingRun) -> str:
     )
 
 
-def _judge(run: TrainingRun, task: Task, record: _Record) -> None:
-    metrics = {name: float(value) for name, value in run.evaluate().items()}
+def _note(values: Mapping[str, float], source: str, record: _Record) -> None:
+    metrics = {name: float(value) for name, value in values.items()}
     record.metrics.update({name: value for name, value in metrics.items() if math.isfinite(value)})
     for name, value in metrics.items():
         if not math.isfinite(value):
-            raise _EndedError(Outcome.DIVERGED, f"the evaluation gave {name} = {value:g}")
-    measured = {*metrics, TOKENS_PER_SECOND.name, PEAK_MEMORY.name}
+            raise _EndedError(Outcome.DIVERGED, f"{source} gave {name} = {value:g}")
+
+
+def _require_objectives(task: Task, record: _Record) -> None:
+    measured = {*record.metrics, TOKENS_PER_SECOND.name, PEAK_MEMORY.name}
     if missing := [name for name in task.objectives if name not in measured]:
-        msg = f"the evaluation gave no {', '.join(missing)} (it gave {', '.join(metrics)})"
+        given = ", ".join(name for name in record.metrics if name != PEAK_MEMORY.name)
+        msg = f"the evaluation gave no {', '.join(missing)} (it gave {given})"
         raise _EndedError(Outcome.FAILED, msg)
 
 

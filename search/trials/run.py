@@ -21,6 +21,7 @@ from search.trials.ledger import Ledger
 from search.trials.placement import Slots, free_slots
 
 if TYPE_CHECKING:
+    from search.compression.params import Deployment
     from search.memory.device import Device
     from search.memory.feasibility import Unjudged, Verdict
     from search.sweep.sweep import Sweep
@@ -61,6 +62,7 @@ def run_sweep(
     stop: threading.Event,
     address: str | None = None,
     order: Order | None = None,
+    deployment: Deployment | None = None,
 ) -> tuple[Trial, ...]:
     """All trials of the sweep that ended, those of earlier runs among them, by number.
 
@@ -78,6 +80,7 @@ def run_sweep(
         stop: ends the sweep within about a second.
         address: of a running Ray cluster; default: one of our own, here, for this sweep.
         order: in which the first configurations are launched; default: as they are drawn.
+        deployment: how trained models are served and by whom they are taught; default: neither.
 
     Raises:
         SweepStoppedError: when trials keep failing the same way, or nothing fits.
@@ -106,7 +109,7 @@ def run_sweep(
             with _ray(slots, address):
                 _fit(
                     bookkeeper,
-                    job=_job(sweep, slots, ledger.folder),
+                    job=_job(sweep, slots, ledger.folder, deployment),
                     slots=slots,
                     device=device,
                     stop=stop,
@@ -117,7 +120,7 @@ def run_sweep(
         return ledger.read().trials
 
 
-def _job(sweep: Sweep, slots: Slots, folder: Path) -> Job:
+def _job(sweep: Sweep, slots: Slots, folder: Path, deployment: Deployment | None) -> Job:
     from search.trials.worker import Job
 
     return Job(
@@ -134,6 +137,7 @@ def _job(sweep: Sweep, slots: Slots, folder: Path) -> Job:
         import_paths=tuple(sys.path),
         driver_pid=os.getpid(),
         driver_host=platform.node(),
+        deployment=deployment,
     )
 
 

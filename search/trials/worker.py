@@ -28,6 +28,7 @@ from search.trials.attempt import Attempt, Progress, Task, attempt
 from search.trials.function_trial import LEFT_RUNNING
 
 if TYPE_CHECKING:
+    from search.compression.params import Deployment
     from search.trials.placement import CpuSlot
 
 JOB = "job"
@@ -58,6 +59,7 @@ class Job:
     import_paths: tuple[str, ...]
     driver_pid: int
     driver_host: str
+    deployment: Deployment | None = None
 
     def task(self, number: int, params: Params) -> Task:
         """One trial of this job."""
@@ -147,6 +149,7 @@ class Worker(tune.Trainable):  # type: ignore[misc]  # Ray gives no types
         measured. What lives by then is frozen, so that collecting garbage between two trials takes
         1 ms and not 100.
         """
+        from search.compression import quantization
         from search.memory.measurement import prepare_process
         from search.trials.placement import CpuSlot, allowed_cores
 
@@ -157,6 +160,8 @@ class Worker(tune.Trainable):  # type: ignore[misc]  # Ray gives no types
         if job.command:
             return _command_attempts(job)
         attempts = _attempts(job)
+        if job.deployment is not None and job.deployment.quantizes:
+            quantization.prepare()
         prepare_process()
         gc.collect()
         gc.freeze()
@@ -196,7 +201,8 @@ def _attempts(job: Job) -> Callable[[Task], Attempt]:
 
     device, found = device_here(), load_trainable(job.objective)
     if isinstance(found, type):
-        return partial(attempt, objective=found(**job.data), device=device)
+        objective = found(**job.data)
+        return partial(attempt, objective=objective, device=device, deployment=job.deployment)
     start = partial(function_trial.running, function=found, device=device)
     return partial(untraced.attempt, start=start)
 

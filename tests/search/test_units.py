@@ -59,7 +59,15 @@ def test_bytes(text, num_bytes):
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90 s", 90), ("10 min", 600), ("2 h", 7200), ("250 ms", 0.25), ("3", 3), (1.5, 1.5)],
+    [
+        ("90 s", 90),
+        ("10 min", 600),
+        ("2 h", 7200),
+        ("250 ms", 0.25),
+        ("40 µs", 40e-6),
+        ("3", 3),
+        (1.5, 1.5),
+    ],
 )
 def test_seconds(text, seconds):
     assert parse_seconds(text) == seconds
@@ -68,7 +76,9 @@ def test_seconds(text, seconds):
 def test_an_unknown_unit_is_refused_with_the_known_ones():
     with pytest.raises(InputError, match=r"'gigs' is not a unit of memory \(known: B, KiB, MiB,"):
         parse_bytes("8 gigs")
-    with pytest.raises(InputError, match=r"'days' is not a unit of time \(known: ms, s, min, h\)"):
+    with pytest.raises(
+        InputError, match=r"'days' is not a unit of time \(known: µs, ms, s, min, h\)"
+    ):
         parse_seconds("2 days")
 
 
@@ -132,6 +142,9 @@ def test_spans_on_the_screen(seconds, text):
     [
         (2**30, "B", "1 GiB"),
         (61, "s", "1 min 01 s"),
+        (1.25, "s", "1.25 s"),
+        (0.0034171, "s", "3.417 ms"),
+        (0.00025, "s", "250 µs"),
         (12_345.6, "tokens/s", "12,346 tokens/s"),
         (2.34567, "", "2.346"),
         (999.9, "", "999.9"),

@@ -251,7 +251,7 @@ def test_a_budget_for_a_device_elsewhere_is_not_compared_with_this_one(load):
         ({"memory": "{risk: 2%}"}, f"memory.risk: {A_RISK} '2%' (2 percent is `risk: 0.02`)"),
         (
             {"trial": "{tokens: 60_000, time_limit: 10 mni}"},
-            "trial.time_limit: 'mni' is not a unit of time (known: ms, s, min, h)",
+            "trial.time_limit: 'mni' is not a unit of time (known: µs, ms, s, min, h)",
         ),
         (
             {"trial": "{tokens: 60_000, time_limit: 0 s}"},

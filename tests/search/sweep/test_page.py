@@ -1,6 +1,7 @@
 """The page about the sweep file says what is so."""
 
 import re
+from typing import get_args
 
 import pytest
 from pydantic import BaseModel
@@ -21,7 +22,7 @@ def page(pytestconfig):
 
 def _fields(model, prefix=""):
     for name, field in model.model_fields.items():
-        kind = field.annotation
+        kind = next(iter(get_args(field.annotation)), field.annotation)
         if isinstance(kind, type) and issubclass(kind, BaseModel) and name != "space":
             yield from _fields(kind, f"{name}.")
         else:

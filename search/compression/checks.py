@@ -1,0 +1,74 @@
+"""What of compression a model does not allow, told before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from search.compression.channels import require_hidden
+from search.compression.flow import flow_of
+from search.compression.params import Quantization
+from search.compression.quantization import linear_layers, missing, require_linear
+from search.compression.weights import require_weights
+from search.errors import InputError
+from search.objective import Split
+
+if TYPE_CHECKING:
+    from search.objective import Objective
+    from search.results import Params, ParamValue
+
+
+def refusal(objective: Objective, params: Params, name: str, value: ParamValue) -> str:
+    """Why a configuration's model cannot be compressed so; empty where it can, as far as known.
+
+    The model is made without weights; one that cannot be is told by its trials alone.
+
+    Args:
+        objective: whose model it is.
+        params: a whole configuration.
+        name: a dimension of compression.
+        value: one of its values.
+    """
+    if not value or value == Quantization.NONE:
+        return ""
+    if name == "quantization" and (lacking := missing()):
+        return lacking
+    check = _CHECKS.get(name)
+    try:
+        if check is not None:
+            check(objective, params)
+    except InputError as error:
+        return str(error).removeprefix(f"{name}: ")
+    except Exception:  # noqa: BLE001 - a user's model may need real numbers
+        return ""
+    return ""
+
+
+def _check_channels(objective: Objective, params: Params) -> None:
+    alone = {**params, "batch_size": 1, "micro_batch_size": 1}
+    with torch.device("meta"):
+        model, batch = objective.model(alone).eval(), objective.batch(alone, Split.TRAIN)
+        require_hidden(flow_of(model, lambda: objective.loss(model, batch)))
+
+
+def _check_weights(objective: Objective, params: Params) -> None:
+    require_weights(_model(objective, params))
+
+
+def _check_linear(objective: Objective, params: Params) -> None:
+    require_linear(linear_layers(_model(objective, params)))
+
+
+def _model(objective: Objective, params: Params) -> nn.Module:
+    with torch.device("meta"):
+        return objective.model(params)
+
+
+_CHECKS: dict[str, Callable[[Any, Any], None]] = {
+    "pruned_channels": _check_channels,
+    "pruned_weights": _check_weights,
+    "quantization": _check_linear,
+}
