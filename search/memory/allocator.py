@@ -177,7 +177,13 @@ class CachingAllocator:
             inactive_bytes += rest.size_bytes
         block.requested_bytes = num_bytes
         self._live[block_id] = block
-        self._count(block.size_bytes, num_bytes, inactive_bytes)
+        self._allocated_bytes += block.size_bytes
+        if self._allocated_bytes > self._peak_allocated_bytes:  # noqa: PLR1730  twice as fast
+            self._peak_allocated_bytes = self._allocated_bytes
+        self._requested_bytes += num_bytes
+        if self._requested_bytes > self._peak_requested_bytes:  # noqa: PLR1730  twice as fast
+            self._peak_requested_bytes = self._requested_bytes
+        self._set_inactive(inactive_bytes)
 
     def free(self, block_id: int) -> None:
         """Puts a block back, grown by its free neighbours. Source: `free_block`.
@@ -196,7 +202,9 @@ class CachingAllocator:
         pool.insert(block)
         if block.before is not None or block.after is not None:
             inactive_bytes += block.size_bytes
-        self._count(-block_bytes, -block.requested_bytes, inactive_bytes)
+        self._allocated_bytes -= block_bytes
+        self._requested_bytes -= block.requested_bytes
+        self._set_inactive(inactive_bytes)
 
     def empty_cache(self) -> None:
         """Returns every segment that is one free block, and every free page, to the driver."""
@@ -208,16 +216,10 @@ class CachingAllocator:
                 if not block.is_split:
                     self._release(block)
 
-    def _count(self, size_bytes: int, num_bytes: int, inactive_bytes: int) -> None:
-        self._allocated_bytes += size_bytes
-        if self._allocated_bytes > self._peak_allocated_bytes:  # noqa: PLR1730  twice as fast
-            self._peak_allocated_bytes = self._allocated_bytes
-        self._requested_bytes += num_bytes
-        if self._requested_bytes > self._peak_requested_bytes:  # noqa: PLR1730  twice as fast
-            self._peak_requested_bytes = self._requested_bytes
-        self._inactive_bytes = inactive_bytes
-        if inactive_bytes > self._peak_inactive_bytes:  # noqa: PLR1730  twice as fast
-            self._peak_inactive_bytes = inactive_bytes
+    def _set_inactive(self, num_bytes: int) -> None:
+        self._inactive_bytes = num_bytes
+        if num_bytes > self._peak_inactive_bytes:  # noqa: PLR1730  twice as fast
+            self._peak_inactive_bytes = num_bytes
 
     def _cached(self, pool: BlockPool, size_bytes: int) -> Block | None:
         """The best fit, out of its pool. Source: `get_free_block`."""
@@ -227,15 +229,13 @@ class CachingAllocator:
             return None
         if self._expandable is not None:
             index = least_expandable(pool, index)
-        block = pool.blocks[pool.keys[index]]
+        block = pool.blocks[index]
         if block.size_bytes >= self._max_split_bytes and (
             size_bytes < self._max_split_bytes
             or block.size_bytes >= size_bytes + self._settings.max_non_split_rounding_bytes
         ):
             return None
-        del pool.blocks[pool.keys.pop(index)]
-        block.is_free = False
-        return block
+        return pool.take(index)
 
     def _splits(self, block: Block, size_bytes: int) -> bool:
         """Source: `should_split`."""

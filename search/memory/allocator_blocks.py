@@ -75,7 +75,10 @@ class Block:
 
 
 class BlockPool:
-    """Free blocks by size, then address; of expandable segments also unmapped ones by address."""
+    """Free blocks by size, then address; of expandable segments also unmapped ones by address.
+
+    `keys` and `blocks` run side by side.
+    """
 
     __slots__ = ("blocks", "is_small", "keys", "num_searches", "unmapped", "unmapped_addresses")
 
@@ -83,7 +86,7 @@ class BlockPool:
         """An empty pool."""
         self.is_small = is_small
         self.keys: list[int] = []
-        self.blocks: dict[int, Block] = {}
+        self.blocks: list[Block] = []
         self.unmapped_addresses: list[int] = []
         self.unmapped: dict[int, Block] = {}
         self.num_searches = 0
@@ -92,15 +95,20 @@ class BlockPool:
         """Adds a mapped block as free."""
         block.is_free, block.born = True, self.num_searches
         key = block.size_bytes << KEY_SHIFT | block.address
-        insort(self.keys, key)
-        self.blocks[key] = block
+        index = bisect_left(self.keys, key)
+        self.keys.insert(index, key)
+        self.blocks.insert(index, block)
 
     def remove(self, block: Block) -> None:
         """Takes a free block out."""
+        self.take(bisect_left(self.keys, block.size_bytes << KEY_SHIFT | block.address))
+
+    def take(self, index: int) -> Block:
+        """Takes the block out that stands at a place among `keys`."""
+        del self.keys[index]
+        block = self.blocks.pop(index)
         block.is_free = False
-        key = block.size_bytes << KEY_SHIFT | block.address
-        del self.keys[bisect_left(self.keys, key)]
-        del self.blocks[key]
+        return block
 
     def insert_unmapped(self, block: Block) -> None:
         """Adds a range without memory."""
@@ -115,7 +123,7 @@ class BlockPool:
 
     def in_order(self) -> list[Block]:
         """The free blocks as they are now, the smallest first."""
-        return [self.blocks[key] for key in self.keys]
+        return [*self.blocks]
 
 
 class SegmentOrder(StrEnum):

@@ -120,7 +120,7 @@ def least_expandable(pool: BlockPool, index: int) -> int:
     makes huge is taken late. Source: `get_free_block`.
     """
     num_bytes = _expandable_bytes(pool, index)
-    while index + 1 < len(pool.keys):
+    while index + 1 < len(pool.blocks):
         next_bytes = _expandable_bytes(pool, index + 1)
         if next_bytes >= num_bytes:
             break
@@ -129,7 +129,7 @@ def least_expandable(pool: BlockPool, index: int) -> int:
 
 
 def _expandable_bytes(pool: BlockPool, index: int) -> int:
-    block = pool.blocks[pool.keys[index]]
+    block = pool.blocks[index]
     after = block.after
     if after is None or after.is_mapped:
         return block.size_bytes
