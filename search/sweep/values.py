@@ -10,6 +10,13 @@ from search.errors import Fault
 from search.sweep.dimensions import plain_value, takes_numbers
 from search.sweep.words import repeated, unknown
 
+_NOT_COMPILED = (
+    "is no dimension: no trial is compiled, since the memory of what torch.compile makes cannot be "
+    "predicted (leave it out, and compile what is picked)"
+)
+_EXCLUDED = {"compile": _NOT_COMPILED, "torch_compile": _NOT_COMPILED}
+"""What one may well look for, and why it is not there."""
+
 
 def name_faults(
     space: Mapping[str, Any], fixed: Mapping[str, Any], known: Sequence[str]
@@ -18,7 +25,8 @@ def name_faults(
     for section, names in (("space", space), ("fixed", fixed)):
         for name in names:
             if name not in known:
-                yield Fault(place=f"{section}.{name}", message=unknown(name, "dimension", known))
+                message = _EXCLUDED.get(name) or unknown(name, "dimension", known)
+                yield Fault(place=f"{section}.{name}", message=message)
             elif section == "fixed" and name in space:
                 message = "is searched in 'space' too (leave it out of one of the two)"
                 yield Fault(place=f"fixed.{name}", message=message)

@@ -265,6 +265,11 @@ def test_a_budget_for_a_device_elsewhere_is_not_compared_with_this_one(load):
             "(did you mean 'sequence_length'?)",
         ),
         (
+            {"space": "{compile: [true, false]}"},
+            "space.compile: is no dimension: no trial is compiled, since the memory of what "
+            "torch.compile makes cannot be predicted (leave it out, and compile what is picked)",
+        ),
+        (
             {"fixed": "{zzz: 1}"},
             f"fixed.zzz: 'zzz' is not a known dimension (known: {KNOWN_TO_TOY})",
         ),
