@@ -20,7 +20,8 @@ _TALKATIVE = ("torchao", "torch.utils._pytree")
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
+    """While inside, torchao says nothing when it is imported."""
     levels = {name: logging.getLogger(name).level for name in _TALKATIVE}
     try:
         for name in levels:
@@ -34,7 +35,7 @@ def _quiet() -> Iterator[None]:
 if TYPE_CHECKING:
     from torchao.optim import AdamW8bit
 else:
-    with _quiet():
+    with quiet():
         from torchao.optim import AdamW8bit
 
 

@@ -27,6 +27,7 @@ from search.optimizers import (
     Implementation,
     Optimizer,
     new_optimizer,
+    offload_refusal,
     refusal,
     set_learning_rate,
 )
@@ -67,6 +68,7 @@ class TrainingParams:
     `clip_norm` 0 leaves gradients as they are. `momentum` is used by `sgd` alone.
     `prefetch` micro-batches are made by a thread while the step before them still runs.
     `activation_checkpointing` is for every block, every second to fourth, or attention alone.
+    `optimizer_offload` keeps the state of the optimizer on the host of a GPU, and updates there.
     `step_in_backward` updates each parameter as soon as its gradient is there, and drops that.
     """
 
@@ -76,6 +78,7 @@ class TrainingParams:
     precision: Precision = Precision.FP32
     optimizer: Optimizer = Optimizer.ADAMW
     optimizer_implementation: Implementation = Implementation.AUTO
+    optimizer_offload: bool = False
     step_in_backward: bool = False
     zero_grad_to_none: bool = True
     weight_decay: float = 0.01
@@ -109,8 +112,28 @@ class TrainingParams:
             )
         refused = refusal(self.optimizer, self.optimizer_implementation)
         _require(refused is None, str(refused))
+        if self.optimizer_offload:
+            self._check_optimizer_offload()
         if self.step_in_backward:
             self._check_step_in_backward()
+
+    def _check_optimizer_offload(self) -> None:
+        """Gradients are copied to the host as they come, before anybody can change them."""
+        refused = offload_refusal(self.optimizer)
+        _require(refused is None, str(refused))
+        _require(
+            self.clip_norm == 0,
+            "optimizer_offload copies gradients before they can be clipped (set clip_norm to 0)",
+        )
+        _require(
+            self.precision is not Precision.FP16_MIXED,
+            "optimizer_offload copies gradients before they can be unscaled "
+            "(take a precision other than 16-mixed)",
+        )
+        _require(
+            not self.step_in_backward and self.zero_grad_to_none,
+            "optimizer_offload goes neither with step_in_backward nor with zero_grad_to_none false",
+        )
 
     def _check_step_in_backward(self) -> None:
         """One gradient at a time is known: nothing can be done with all of them together."""
@@ -248,6 +271,8 @@ class TrainingRun:
         self.overflow_steps = 0
         self._held_out = held_out
         _use_matmul_precision(self.training.precision, device)
+        if self.training.optimizer_offload and _is_host(device):
+            warnings.warn("optimizer_offload changes nothing on a CPU", stacklevel=2)
         torch.manual_seed(self.training.seed)
         self.model = self._new_model()
         self.optimizers = self._new_optimizers()
@@ -273,6 +298,7 @@ class TrainingRun:
             learning_rate=self.training.learning_rate,
             weight_decay=self.training.weight_decay,
             momentum=self.training.momentum,
+            offload=self.training.optimizer_offload and not _is_host(self.device),
         )
         if not self.training.step_in_backward:
             return (new(self.model.parameters()),)
@@ -420,6 +446,11 @@ def _generators(device: torch.device) -> dict[str, tuple[_GetState, _SetState]]:
             partial(module.set_rng_state, device=device),
         )
     return generators
+
+
+def _is_host(device: torch.device) -> bool:
+    """Whether it is the host's memory: a GPU that is traced for lies on `cpu:0`."""
+    return device == torch.device("cpu")
 
 
 def _step_of_one(

@@ -22,6 +22,7 @@ from search.memory.cuda_operators import installed_operators
 from search.memory.cuda_optimizers import installed_optimizers
 from search.memory.cuda_results import REPLACEMENTS
 from search.memory.cuda_scratch import has_scratch, scratch
+from search.memory.cuda_streams import installed_streams
 from search.memory.cuda_uncertainty import total
 from search.memory.cuda_workspaces import Workspaces, is_product
 from search.memory.device import WorkspaceBytes
@@ -73,6 +74,7 @@ class Cuda:
             installed_autocast(),
             installed_names(),
             installed_optimizers(),
+            installed_streams(),
         ):
             yield
 

@@ -190,6 +190,7 @@ _TRAINING = (
     "training.py",
     "optimizers.py",
     "eight_bit.py",
+    "offload.py",
     "checkpointing.py",
     "prefetching.py",
 )

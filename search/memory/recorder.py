@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
@@ -25,6 +26,7 @@ from search.memory.operators import Operator
 from search.memory.scattering import scattered_in_place
 from search.memory.target import Call, Freed, Inside, Returned, Target
 from search.memory.work import Tally
+from search.optimizers import parts
 
 if TYPE_CHECKING:
     from search.training import TrainingRun
@@ -236,9 +238,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         model = run.model
         self.assign(Part.PARAMETERS, (*model.parameters(), *model.buffers()))
 
-        def before_update(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-            params = (param for group in optimizer.param_groups for param in group["params"])
-            self.assign(Part.GRADIENTS, (param.grad for param in params))
+        def before_update(*_: Any) -> None:
+            self.assign(Part.GRADIENTS, (param.grad for param in model.parameters()))
 
         def after_update(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             self.assign(Part.OPTIMIZER, tree_leaves(list(optimizer.state.values())))
@@ -253,7 +254,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         model.register_forward_pre_hook(before_forward)
         model.register_forward_hook(after_forward)
-        for optimizer in run.optimizers:
+        for optimizer in itertools.chain.from_iterable(map(parts, run.optimizers)):
             optimizer.register_step_pre_hook(before_update)
             optimizer.register_step_post_hook(after_update)
 

@@ -36,6 +36,7 @@ from search.memory.host_data import HostData
 from search.memory.recorder import Recorder
 from search.memory.target import Cpu, Target, Unsure
 from search.memory.work import Tally, Work
+from search.optimizers import load
 from search.training import Precision, TrainingParams, TrainingRun
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def trace(
     if not 1 <= num_steps <= 2:
         msg = f"num_steps must be 1 or 2, found {num_steps}"
         raise ValueError(msg)
+    load(TrainingParams.of(params).optimizer, offload=TrainingParams.of(params).optimizer_offload)
     target = target or Cpu()
     last = last or LastBatches()
     phases = training_phases(objective, params, num_steps=num_steps, last=last)
