@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 _TALKATIVE = ("torchao", "torch.utils._pytree")
 """torchao warns of kernels of its own that this torch does not load; none is used here."""
@@ -34,9 +35,16 @@ def quiet() -> Iterator[None]:
 
 if TYPE_CHECKING:
     from torchao.optim import AdamW8bit
+    from torchao.optim.subclass_8bit import get_qmap_signed, get_qmap_unsigned
 else:
     with quiet():
         from torchao.optim import AdamW8bit
+        from torchao.optim.subclass_8bit import get_qmap_signed, get_qmap_unsigned
+
+with _disable_current_modes():
+    # The values of a byte, worked out once in a process: on fake tensors they would be made up.
+    get_qmap_signed()
+    get_qmap_unsigned()
 
 
 class EagerAdamW8bit(AdamW8bit):  # type: ignore[misc]

@@ -111,6 +111,17 @@ class TestEightBits:
         saved = sum(2 * (3 * p.numel() - 4 * p.numel() // 256 - 1024) for p in large)
         assert plain - quantized == saved
 
+    def test_learn_in_a_process_that_first_predicted_them(self):
+        code = """
+from torch._subclasses.fake_tensor import FakeTensorMode
+with FakeTensorMode():
+    import search.eight_bit
+from torchao.optim.subclass_8bit import get_qmap_signed
+print(len(set(get_qmap_signed())))
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+        assert done.stdout == b"256\n"
+
     def test_are_quiet_when_they_are_imported(self):
         code = "import search.eight_bit"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)

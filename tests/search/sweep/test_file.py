@@ -15,8 +15,8 @@ from search.sweep.space import Choices, FloatRange, IntRange
 
 KNOWN_TO_TOY = (
     "learning_rate, batch_size, micro_batch_size, precision, optimizer, optimizer_implementation, "
-    "step_in_backward, zero_grad_to_none, weight_decay, momentum, warmup_fraction, clip_norm, "
-    "activation_checkpointing, prefetch, seed, sequence_length, width, heads, dropout, activation, "
+    "optimizer_offload, step_in_backward, zero_grad_to_none, weight_decay, momentum, "
+    "warmup_fraction, clip_norm, activation_checkpointing, prefetch, seed, sequence_length, width, heads, dropout, activation, "
     "tied"
 )
 PRECISIONS = "'32-true', 'tf32', 'bf16-mixed', '16-mixed' or 'bf16-true'"
@@ -79,6 +79,7 @@ def test_a_trial_has_every_dimension_as_a_plain_value(load):
         "precision": "32-true",
         "optimizer": "adamw",
         "optimizer_implementation": "auto",
+        "optimizer_offload": False,
         "step_in_backward": False,
         "zero_grad_to_none": True,
         "weight_decay": 0.01,
