@@ -16,8 +16,8 @@ from search.sweep.space import Choices, FloatRange, IntRange
 KNOWN_TO_TOY = (
     "learning_rate, batch_size, micro_batch_size, precision, optimizer, optimizer_implementation, "
     "optimizer_offload, step_in_backward, zero_grad_to_none, weight_decay, momentum, "
-    "warmup_fraction, clip_norm, activation_checkpointing, prefetch, seed, sequence_length, width, heads, dropout, activation, "
-    "tied"
+    "warmup_fraction, clip_norm, activation_checkpointing, prefetch, seed, "
+    "sequence_length, width, heads, dropout, activation, tied"
 )
 PRECISIONS = "'32-true', 'tf32', 'bf16-mixed', '16-mixed' or 'bf16-true'"
 A_DIMENSION = (
