@@ -24,7 +24,7 @@ def checkpoint(model: nn.Module, choice: Checkpointing) -> None:
     """
     if not choice:
         return
-    blocks = list(_outermost_blocks(model))
+    blocks = list(outermost_blocks(model))
     if not blocks:
         msg = "activation_checkpointing: the model has no nn.ModuleList of blocks (set it to false)"
         raise InputError(msg)
@@ -62,9 +62,9 @@ def _is_attention(name: str, module: nn.Module) -> bool:
     return mixes and ("attention" in words or "attn" in words)
 
 
-def _outermost_blocks(module: nn.Module) -> Iterator[nn.Module]:
+def outermost_blocks(module: nn.Module) -> Iterator[nn.Module]:
     if isinstance(module, nn.ModuleList):
         yield from module
         return
     for child in module.children():
-        yield from _outermost_blocks(child)
+        yield from outermost_blocks(child)

@@ -31,6 +31,7 @@ from search.optimizers import (
     refusal,
     set_learning_rate,
 )
+from search.parallel import Sharding, Share, next_share, refusals, together
 from search.prefetching import prefetched
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class TrainingParams:
     `activation_checkpointing` is for every block, every second to fourth, or attention alone.
     `optimizer_offload` keeps the state of the optimizer on the host of a GPU, and updates there.
     `step_in_backward` updates each parameter as soon as its gradient is there, and drops that.
+    `world_size` processes share every batch, a device each; `sharding` is what each keeps of the
+    model, and `gradient_as_bucket_view` whether gradients lie in the buckets they are sent in.
     """
 
     learning_rate: float = 1e-3
@@ -87,6 +90,9 @@ class TrainingParams:
     clip_norm: float = 1.0
     activation_checkpointing: Checkpointing = False
     prefetch: int = 0
+    world_size: int = 1
+    sharding: Sharding = Sharding.NONE
+    gradient_as_bucket_view: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -98,12 +104,15 @@ class TrainingParams:
         _require(self.prefetch <= _MOST_PREFETCHED, f"prefetch must be at most {_MOST_PREFETCHED}")
         for name in ("momentum", "warmup_fraction"):
             _require(0 <= getattr(self, name) < 1, f"{name} must be from 0 to below 1")
+        refused_together = next(refusals(self), None)
+        _require(refused_together is None, str(refused_together))
         if isinstance(self.micro_batch_size, int):
             _require(self.micro_batch_size > 0, "micro_batch_size must be above 0")
+            share = "" if self.world_size == 1 else f" over world_size {self.world_size}"
             _require(
-                self.batch_size % self.micro_batch_size == 0,
+                self.samples_per_rank % self.micro_batch_size == 0,
                 f"micro_batch_size {self.micro_batch_size} does not divide "
-                f"batch_size {self.batch_size}",
+                f"batch_size {self.batch_size}{share}",
             )
         else:
             _require(
@@ -152,6 +161,11 @@ class TrainingParams:
             "step_in_backward adds up no gradients (set micro_batch_size to equal)",
         )
 
+    @property
+    def samples_per_rank(self) -> int:
+        """Samples of one optimizer step that one process computes."""
+        return self.batch_size // self.world_size
+
     @classmethod
     def of(cls, params: Params) -> Self:
         """The training dimensions among a configuration's values."""
@@ -163,10 +177,13 @@ class TrainingParams:
         return cls(**chosen)
 
 
+_RANK_SEED = 1_000_003
+"""Keeps the seeds of ranks apart from those of other trials, which differ by little."""
 _ENUMS: Mapping[str, type[StrEnum]] = {
     "precision": Precision,
     "optimizer": Optimizer,
     "optimizer_implementation": Implementation,
+    "sharding": Sharding,
 }
 
 
@@ -203,7 +220,7 @@ def micro_batch_size(params: Params) -> int:
     """
     training = TrainingParams.of(params)
     if training.micro_batch_size == "equal":
-        return training.batch_size
+        return training.samples_per_rank
     if training.micro_batch_size == "auto":
         msg = "micro_batch_size: 'auto' must be resolved before a model is built"
         raise InputError(msg)
@@ -275,11 +292,14 @@ class TrainingRun:
             warnings.warn("optimizer_offload changes nothing on a CPU", stacklevel=2)
         torch.manual_seed(self.training.seed)
         self.model = self._new_model()
+        self._ranks = together(objective, self.model, self.training)
         self.optimizers = self._new_optimizers()
         self._scaler = torch.amp.GradScaler(
             device.type, enabled=self.training.precision is Precision.FP16_MIXED
         )
         self._batches = batches if batches is not None else self._training_data()
+        if self._ranks.rank:  # from here on, as for dropout, each rank draws for itself
+            torch.manual_seed(self.training.seed + _RANK_SEED * self._ranks.rank)
 
     def _new_model(self) -> nn.Module:
         with self.device:
@@ -328,36 +348,37 @@ class TrainingRun:
     def step(self) -> StepResult:
         """One optimizer step over `batch_size` samples, cut into micro-batches."""
         self.model.train()
-        micro_batches = self._next_micro_batches()
-        counts = [self.objective.num_tokens(batch) for batch in micro_batches]
-        step_tokens = sum(counts)
+        shares = self._next_shares()
+        step_tokens = sum(share.round_tokens for share in shares)
         self._set_learning_rate(step_tokens)
         total = torch.zeros((), device=self.device)
-        for batch, count in zip(micro_batches, counts, strict=True):
-            total += self._backward(batch, weight=count / step_tokens)
+        for index, share in enumerate(shares, start=1):
+            weight = share.num_tokens * self._ranks.world_size / step_tokens
+            with self._ranks.reducing(now=index == len(shares)):
+                total += self._backward(share.batch, weight=weight)
         if not self.training.step_in_backward:
             self._update(*self.optimizers)
         self.tokens_seen += step_tokens
-        return StepResult(loss=total, num_tokens=step_tokens)
+        return StepResult(loss=self._ranks.summed(total), num_tokens=step_tokens)
 
-    def _next_micro_batches(self) -> list[Batch]:
+    def _next_shares(self) -> list[Share]:
         """Filled up by samples, not by count: how a step is cut must not change what is in it."""
-        micro_batches: list[Batch] = []
+        shares: list[Share] = []
         num_samples = 0
         while num_samples < self.training.batch_size:
-            batch = next(self._batches, None)
-            if batch is None:
+            share = next_share(self._batches, self._ranks, self.objective.num_tokens)
+            if share is None:
                 break
-            micro_batches.append(batch)
-            num_samples += len(next(iter(batch.values())))
-        if not micro_batches:
+            shares.append(share)
+            num_samples += share.round_samples
+        if not shares:
             msg = f"the data ended after {self.tokens_seen} of {self.num_tokens} tokens"
             raise InputError(msg)
-        return micro_batches
+        return shares
 
     def _backward(self, batch: Batch, *, weight: float) -> Tensor:
         with self._autocast():
-            loss = self.objective.loss(self.model, self.on_device(batch)) * weight
+            loss = self._ranks.loss(self.on_device(batch)) * weight
         torch.autograd.backward(self._scaler.scale(loss))
         return loss.detach()
 
@@ -396,7 +417,7 @@ class TrainingRun:
         if batches is None:
             batches = self.objective.data(self.params, Split.HELD_OUT, seed=0)
         with self.serving():
-            return self.objective.evaluate(self.model, map(self.on_device, batches))
+            return self._ranks.evaluate(map(self.on_device, batches))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything training goes on from, but the position in the data."""
@@ -416,8 +437,7 @@ class TrainingRun:
             optimizer.load_state_dict(kept)
         self._scaler.load_state_dict(state["scaler"])
         while self.tokens_seen < state["tokens_seen"]:
-            skipped = self._next_micro_batches()
-            self.tokens_seen += sum(map(self.objective.num_tokens, skipped))
+            self.tokens_seen += sum(share.round_tokens for share in self._next_shares())
         self.overflow_steps = state["overflow_steps"]
         for name, (_, put) in _generators(self.device).items():
             put(state["generators"][name].cpu())

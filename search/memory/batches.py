@@ -99,15 +99,16 @@ def training_phases(
 
 
 def num_micro_batches(params: Params) -> int:
-    """Micro-batches of one optimizer step."""
-    return TrainingParams.of(params).batch_size // micro_batch_size(params)
+    """Micro-batches of one optimizer step that one process computes."""
+    return TrainingParams.of(params).samples_per_rank // micro_batch_size(params)
 
 
 def traced_params(params: Params) -> Params:
     """A configuration with no more micro-batches in a step than are run."""
     samples = micro_batch_size(params)
     count = min(num_micro_batches(params), MAX_MICRO_BATCHES)
-    return {**params, "micro_batch_size": samples, "batch_size": count * samples}
+    whole = count * samples * TrainingParams.of(params).world_size
+    return {**params, "micro_batch_size": samples, "batch_size": whole}
 
 
 class _HeldBatch(dict[str, Tensor]):
@@ -145,15 +146,22 @@ def training_batches(
 def _step(
     objective: Objective, params: Params, phase: Phase, last: LastBatches
 ) -> Iterator[tuple[Batch, int]]:
-    """Each micro-batch that is run, with the number of those that only wait beside it."""
+    """Each micro-batch that is run, with the number of those that only wait beside it.
+
+    Of several ranks the first reads those of all others too, and lets them go.
+    """
+    world_size = TrainingParams.of(params).world_size
     if phase is Phase.LAST_BATCH:
-        if last.num_full:
-            yield objective.batch(params, Split.TRAIN), last.num_full - 1
+        rounds, rest = divmod(last.num_full, world_size)
+        for index in range(world_size if rounds else 0):
+            yield objective.batch(params, Split.TRAIN), 0 if index else rounds - 1
+        for _ in range(rest):
+            yield objective.batch(params, Split.TRAIN), 0
         for shapes in last.training:
             yield _like(shapes), 0
         return
     num_traced = min(num_micro_batches(params), MAX_MICRO_BATCHES)
-    for index in range(num_traced):
+    for index in range(num_traced * world_size):
         num_waiting = 0 if index else num_micro_batches(params) - num_traced
         yield _full(objective, params, phase), num_waiting
 

@@ -30,6 +30,7 @@ class Part(StrEnum):
     """What a piece of memory is for."""
 
     PARAMETERS = "parameters"
+    GATHERED = "gathered parameters"
     GRADIENTS = "gradients"
     OPTIMIZER = "optimizer"
     INPUTS = "inputs"

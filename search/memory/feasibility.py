@@ -101,7 +101,7 @@ def _micro_batch_sizes(params: Params) -> tuple[int | str, ...]:
     training = TrainingParams.of(params)
     if training.micro_batch_size != "auto":
         return (training.micro_batch_size,)
-    size = training.batch_size
+    size = training.samples_per_rank
     return tuple(part for part in range(size, 0, -1) if size % part == 0)
 
 
@@ -110,7 +110,7 @@ def accumulated_sizes(params: Params) -> tuple[int, ...]:
     training = TrainingParams.of(params)
     if training.micro_batch_size == "auto":
         return ()
-    size = training.batch_size
+    size = training.samples_per_rank
     return tuple(part for part in range(micro_batch_size(params) - 1, 0, -1) if size % part == 0)
 
 

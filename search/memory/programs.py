@@ -252,8 +252,9 @@ class Programs:
         return self._sized(params, point, num_traced=num_traced)
 
     def _sized(self, params: Params, point: Point, *, num_traced: int) -> Params:
+        count = (num_traced + point.num_waiting) * TrainingParams.of(params).world_size
         sizes = {
-            "batch_size": point.micro_batch_size * (num_traced + point.num_waiting),
+            "batch_size": point.micro_batch_size * count,
             "micro_batch_size": point.micro_batch_size,
         }
         length = {self.length: point.length} if self.length else {}
@@ -269,8 +270,8 @@ def _resolved(params: Params) -> Iterator[Params]:
     if training.micro_batch_size != "auto":
         yield params
         return
-    for size in range(1, training.batch_size + 1):
-        if training.batch_size % size == 0:
+    for size in range(1, training.samples_per_rank + 1):
+        if training.samples_per_rank % size == 0:
             yield {**params, "micro_batch_size": size}
 
 

@@ -164,6 +164,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         died = self._on_death(key, number, num_bytes)
         self._alive[key] = (number, weakref.ref(storage, died))
 
+    def resized(self, tensor: Tensor) -> None:
+        """Books that a storage was given other room in place, which no operator tells."""
+        known = self._alive.get(_key(tensor))
+        if known is not None and known[1].__callback__ is not None:
+            known[1].__callback__(known[1])
+        self._book(tensor, in_backward=False)
+
     def _note_sum(self, call: Call) -> None:
         """Two gradients of one tensor, where the engine adds them; the first one came first."""
         if torch.is_grad_enabled() or not is_asked_by_the_engine():

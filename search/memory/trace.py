@@ -10,7 +10,7 @@ import gc
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -90,19 +90,32 @@ def trace(
     if not 1 <= num_steps <= 2:
         msg = f"num_steps must be 1 or 2, found {num_steps}"
         raise ValueError(msg)
-    load(TrainingParams.of(params).optimizer, offload=TrainingParams.of(params).optimizer_offload)
-    target = target or Cpu()
+    training = TrainingParams.of(params)
+    load(training.optimizer, offload=training.optimizer_offload)
+    target, listening = _across_ranks(target or Cpu(), training.world_size)
     last = last or LastBatches()
     phases = training_phases(objective, params, num_steps=num_steps, last=last)
     tally = Tally()
 
     def run(recorder: Recorder) -> TrainingRun:
-        return _run(
-            objective, params, recorder, tally, device=target.device, phases=phases, last=last
-        )
+        with listening(recorder):
+            return _run(
+                objective, params, recorder, tally, device=target.device, phases=phases, last=last
+            )
 
     traced = trace_of(_record_all(run, target))
     return replace(traced, work=_work(tally, params), uncertain=target.uncertain)
+
+
+def _across_ranks(
+    target: Target, world_size: int
+) -> tuple[Target, Callable[[Recorder], AbstractContextManager[object]]]:
+    """The target of one of several ranks, and what must be entered to hear what that one does."""
+    if world_size == 1:
+        return target, nullcontext
+    from search.memory.across_ranks import AcrossRanks, Listening
+
+    return AcrossRanks(target, world_size), Listening
 
 
 def _work(tally: Tally, params: Params) -> Work:
