@@ -22,6 +22,7 @@ from search.trials.events import (
     TrialStarted,
 )
 from search.trials.ledger import Ledger, LedgerState, Refused, Started
+from search.trials.placement import world_size_of
 
 if TYPE_CHECKING:
     from search.sweep.sweep import Sweep
@@ -107,9 +108,19 @@ class Bookkeeper:
         return self._num_trained >= self._sweep.trials
 
     @_noting_faults
-    def next(self) -> Started | None:
-        """What to launch now; None when there is nothing, for now or for good (see `over`)."""
-        return self._launch(self._waiting.popleft()) if self.ready() else None
+    def next(self, num_places: int | None = None) -> Started | None:
+        """What to launch now; None when there is nothing, for now or for good (see `over`).
+
+        Where `num_places` are told, a trial of more processes than are free waits for its turn, and
+        those after it with it.
+        """
+        if not self.ready():
+            return None
+        if num_places is not None:
+            taken = sum(world_size_of(running.params) for running in self._running.values())
+            if taken and taken + world_size_of(self._waiting[0].params) > num_places:
+                return None
+        return self._launch(self._waiting.popleft())
 
     @_noting_faults
     def ready(self) -> bool:

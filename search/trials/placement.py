@@ -7,7 +7,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from search.memory.device import Device
     from search.sweep.sweep import Sweep
 
+WORLD_SIZE = "world_size"
 SLOTS_VARIABLE = "PARETUNE_SLOTS"
 """Names another folder for the locks on cores. Sweeps that share a machine should share it."""
 _SECONDS_FOR_A_SLOT = 60.0
@@ -31,17 +32,42 @@ _SECONDS_BETWEEN_TRIES = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slots:
-    """Places to train in: `num_slots` trials at once, each with own cores and `budget_bytes`."""
+    """Places to train in: `num_slots` processes, each with own cores and `budget_bytes`.
+
+    A trial takes one place for each of its processes. `most_trials` may run at once, if that many
+    find places; None for no other limit.
+    """
 
     num_slots: int
     budget_bytes: int
     cpus: int
     gpus: int = 0
+    most_trials: int | None = None
 
     @property
-    def resources(self) -> dict[str, float]:
-        """What Ray is asked for, for one trial."""
-        return {"CPU": float(self.cpus), **({"GPU": float(self.gpus)} if self.gpus else {})}
+    def num_trials(self) -> int:
+        """The most trials that run at once."""
+        return min(self.num_slots, self.most_trials or self.num_slots)
+
+    def resources(self, world_size: int = 1) -> dict[str, float]:
+        """What Ray is asked for, for one trial of so many processes: all on one machine."""
+        each = {"CPU": self.cpus, **({"GPU": self.gpus} if self.gpus else {})}
+        return {name: float(world_size * count) for name, count in each.items()}
+
+
+def world_size_of(params: Mapping[str, object]) -> int:
+    """How many processes train a configuration together: the places it takes."""
+    found = params.get(WORLD_SIZE, 1)
+    return found if isinstance(found, int) else 1
+
+
+def largest_world_size(sweep: Sweep) -> int:
+    """The most processes that any configuration of a sweep is trained by."""
+    if sweep.command is not None:
+        return 1
+    dimension = sweep.space.root.get(WORLD_SIZE)
+    values = (dimension.values() or ()) if dimension else (sweep.fixed.get(WORLD_SIZE, 1),)
+    return max(world_size_of({WORLD_SIZE: value}) for value in values)
 
 
 def slots(sweep: Sweep, device: Device) -> Slots:
@@ -61,10 +87,29 @@ def slots(sweep: Sweep, device: Device) -> Slots:
             f"(set resources.cpus to {num_cores} or less)"
         )
         raise MachineError(msg)
-    most = min(sweep.resources.concurrent or num_cores, num_cores // cpus)
-    if device.kind == "cuda":
-        return _on_gpus(sweep, device, most)
-    return _on_cpu(sweep, device, most)
+    ranks, concurrent = largest_world_size(sweep), sweep.resources.concurrent
+    most = min((concurrent or num_cores) * ranks, num_cores // cpus)
+    placed = (_on_gpus if device.kind == "cuda" else _on_cpu)(sweep, device, most)
+    if ranks > 1 and concurrent is not None:
+        placed = replace(placed, most_trials=concurrent)
+    require_places(sweep, placed)
+    return placed
+
+
+def require_places(sweep: Sweep, placed: Slots) -> None:
+    """Returns when the widest trial finds places.
+
+    Raises:
+        MachineError: when it does not. Ray would wait for ever.
+    """
+    ranks = largest_world_size(sweep)
+    if ranks > placed.num_slots:
+        kind = "a GPU" if placed.gpus else f"{placed.cpus} cores and {format_bytes(placed.budget_bytes)}"
+        msg = (
+            f"world_size: a trial of {ranks} processes needs {ranks} places, each of {kind}, here "
+            f"are {placed.num_slots} (lower world_size, resources.cpus or memory.budget)"
+        )
+        raise MachineError(msg)
 
 
 def _on_gpus(sweep: Sweep, device: Device, most: int) -> Slots:

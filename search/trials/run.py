@@ -18,7 +18,13 @@ from search.results import Params, Trial
 from search.trials.bookkeeping import Bookkeeper
 from search.trials.events import Event
 from search.trials.ledger import Ledger
-from search.trials.placement import Slots, free_slots
+from search.trials.placement import (
+    Slots,
+    free_slots,
+    largest_world_size,
+    require_places,
+    world_size_of,
+)
 
 if TYPE_CHECKING:
     from search.compression.params import Deployment
@@ -106,7 +112,8 @@ def run_sweep(
         if bookkeeper.ready():
             if address is None:
                 slots = free_slots(slots)
-            with _ray(slots, address):
+                require_places(sweep, slots)
+            with _ray(slots, address, world_size=largest_world_size(sweep)):
                 _fit(
                     bookkeeper,
                     job=_job(sweep, slots, ledger.folder, deployment),
@@ -154,15 +161,19 @@ def _fit(
     from ray import tune
 
     from search.trials.searcher import DeathCallback, LedgerSearcher, SweepStopper
-    from search.trials.worker import NUMBER, Worker
+    from search.trials.worker import NUMBER, PARAMS, Worker
+
+    def resources(config: dict[str, Any]) -> tune.PlacementGroupFactory:
+        needed = slots.resources(1 if job.command else world_size_of(config[PARAMS]))
+        return tune.PlacementGroupFactory([needed])
 
     limit_in_force = device.kind == "cpu"
     tuner = tune.Tuner(
-        tune.with_resources(Worker, slots.resources),
+        tune.with_resources(Worker, resources),
         tune_config=tune.TuneConfig(
-            search_alg=LedgerSearcher(bookkeeper, job),
+            search_alg=LedgerSearcher(bookkeeper, job, num_places=slots.num_slots),
             num_samples=-1,
-            max_concurrent_trials=slots.num_slots,
+            max_concurrent_trials=slots.num_trials,
             reuse_actors=True,
             trial_name_creator=lambda trial: f"trial-{trial.config[NUMBER]}",
             trial_dirname_creator=lambda trial: f"{trial.config[NUMBER]}-{trial.trial_id}",
@@ -186,7 +197,7 @@ def _fit(
 
 
 @contextmanager
-def _ray(slots: Slots, address: str | None) -> Iterator[None]:
+def _ray(slots: Slots, address: str | None, *, world_size: int = 1) -> Iterator[None]:
     """Ray, quiet: the one this process runs already, the cluster at `address`, or a new one."""
     with _environment(_QUIET), _quiet_logs():
         import ray
@@ -196,7 +207,7 @@ def _ray(slots: Slots, address: str | None) -> Iterator[None]:
             with _signals_kept(), _start_faults(address):
                 ray.init(**_init_options(slots, address))
         try:
-            _require_resources(slots, ray.cluster_resources())
+            _require_resources(slots.resources(world_size), _largest_machine(ray.nodes()))
             yield
         finally:
             if ours:
@@ -246,13 +257,21 @@ def _init_options(slots: Slots, address: str | None) -> dict[str, Any]:
     }
 
 
-def _require_resources(slots: Slots, offered: dict[str, float]) -> None:
+def _largest_machine(nodes: list[dict[str, Any]]) -> dict[str, float]:
+    """The most of each resource that one machine of the cluster has."""
+    alive = [node["Resources"] for node in nodes if node["Alive"]]
+    names = {name for resources in alive for name in resources}
+    return {name: max(resources.get(name, 0.0) for resources in alive) for name in names}
+
+
+def _require_resources(needed: dict[str, float], offered: dict[str, float]) -> None:
     """Raises MachineError when Ray would wait for ever, without a word, for one trial's share."""
-    for name, needed in slots.resources.items():
-        if offered.get(name, 0) < needed:
+    for name, count in needed.items():
+        if offered.get(name, 0) < count:
             msg = (
-                f"a trial needs {needed:g} {name}, the Ray cluster has {offered.get(name, 0):g} "
-                "(lower resources.cpus, or use a larger cluster)"
+                f"a trial needs {count:g} {name} on one machine, the largest of the Ray cluster "
+                f"has {offered.get(name, 0):g} (lower resources.cpus or world_size, or use larger "
+                "machines)"
             )
             raise MachineError(msg)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ray.tune.search import Searcher
 from search.results import Trial
 from search.trials.bookkeeping import Bookkeeper
 from search.trials.death import Death, death, last_words
+from search.trials.ranks import LostRankError
 from search.trials.worker import (
     JOB,
     NUMBER,
@@ -45,16 +47,20 @@ class LedgerSearcher(_Unpickled, Searcher):  # type: ignore[misc]  # Ray gives n
     Tune's snapshots of it are empty: the ledger is what a sweep goes on from.
     """
 
-    def __init__(self, bookkeeper: Bookkeeper, job: Job) -> None:
-        """Takes the metrics of all objectives together, so Tune is told of none."""
+    def __init__(self, bookkeeper: Bookkeeper, job: Job, *, num_places: int) -> None:
+        """Takes the metrics of all objectives together, so Tune is told of none.
+
+        No more trials are handed out than find places, so that none waits in Tune.
+        """
         super().__init__()
         self._bookkeeper = bookkeeper
         self._job = job
+        self._num_places = num_places
         self._numbers: dict[str, int] = {}
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """The next configuration, nothing for now, or the end."""
-        started = self._bookkeeper.next()
+        started = self._bookkeeper.next(self._num_places)
         if started is not None:
             self._numbers[trial_id] = started.number
             return {NUMBER: started.number, PARAMS: dict(started.params), JOB: self._job}
@@ -107,12 +113,20 @@ class DeathCallback(_Unpickled, tune.Callback):  # type: ignore[misc]  # Ray giv
             self._bookkeeper.died(number, self._death(error))
         elif RetiredError.__name__ in str(error):
             self._bookkeeper.again(number)
+        elif LostRankError.__name__ in str(error):
+            words = str(error).rpartition(f"{LostRankError.__name__}: ")[2].strip()
+            self._bookkeeper.died(number, self._lost(words))
         elif UnplacedError.__name__ in str(error):
             reason = str(error).rpartition(f"{UnplacedError.__name__}: ")[2]
             self._bookkeeper.unplaced(number, reason.strip().splitlines()[0])
         else:
             message = f"the worker could not train: {error}"
             self._bookkeeper.died(number, Death(message=message, is_out_of_memory=False))
+
+    def _lost(self, words: str) -> Death:
+        """How another process of a trial ended, by the words that rank 0 heard of it."""
+        ended = death(last_words=words, limit_in_force=self._limit_in_force)
+        return replace(ended, message=f"{words.splitlines()[0]}: {ended.message}")
 
     def _death(self, error: Exception) -> Death:
         if isinstance(error, OutOfMemoryError):

@@ -9,9 +9,7 @@ import gc
 import json
 import os
 import platform
-import select
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,6 +24,10 @@ from search.results import Outcome, Params, Trial
 from search.trials import untraced
 from search.trials.attempt import Attempt, Progress, Task, attempt
 from search.trials.function_trial import LEFT_RUNNING
+from search.trials.lifelines import end_with
+from search.trials.placement import world_size_of
+from search.trials.rank import Membership
+from search.trials.ranks import LostRankError, Ranks
 
 if TYPE_CHECKING:
     from search.compression.params import Deployment
@@ -91,6 +93,7 @@ class Worker(tune.Trainable):  # type: ignore[misc]  # Ray gives no types
     _attempt: Attempt | None = None
     _attempts: Callable[[Task], Attempt] | None = None
     _slot: CpuSlot | None = None
+    _ranks: Ranks | None = None
     _fit_for_another = True
 
     def setup(self, config: dict[str, Any]) -> None:
@@ -115,6 +118,7 @@ class Worker(tune.Trainable):  # type: ignore[misc]  # Ray gives no types
 
         Raises:
             UnplacedError: when there are no cores to train on.
+            LostRankError: when another process of the trial has ended.
         """
         try:
             if self._attempt is None:
@@ -124,6 +128,8 @@ class Worker(tune.Trainable):  # type: ignore[misc]  # Ray gives no types
             return self._report(end.value)
         except MachineError as error:
             raise UnplacedError(str(error)) from error
+        except LostRankError:
+            raise
         except BaseException as error:  # noqa: BLE001 - a user's import may even call sys.exit
             return self._report(self._failed(error))
         return {"tokens_seen": progress.tokens_seen, "loss": progress.loss}
@@ -139,10 +145,10 @@ class Worker(tune.Trainable):  # type: ignore[misc]  # Ray gives no types
         if Path(job.folder).is_dir():
             os.chdir(job.folder)
         if self._attempts is None:
-            self._attempts = self._prepared(job)
+            self._attempts = self._prepared(job, world_size_of(self.config[PARAMS]))
         return self._attempts(job.task(self.config[NUMBER], self.config[PARAMS]))
 
-    def _prepared(self, job: Job) -> Callable[[Task], Attempt]:
+    def _prepared(self, job: Job, world_size: int) -> Callable[[Task], Attempt]:
         """How to try a trial, in a process that has its cores and can measure memory.
 
         The objective's own data belong to the process: they are there before memory is first
@@ -154,11 +160,14 @@ class Worker(tune.Trainable):  # type: ignore[misc]  # Ray gives no types
         from search.trials.placement import CpuSlot, allowed_cores
 
         sys.path.extend(path for path in job.import_paths if path not in sys.path)
+        cores = allowed_cores()
         if self._slot is None:
-            self._slot = CpuSlot.claim(cpus=job.cpus, among=allowed_cores())
+            self._slot = CpuSlot.claim(cpus=job.cpus, among=cores)
             self._slot.pin()
         if job.command:
             return _command_attempts(job)
+        if world_size > 1:
+            return self._joined(job, world_size, tuple(cores))
         attempts = _attempts(job)
         if job.deployment is not None and job.deployment.quantizes:
             quantization.prepare()
@@ -166,6 +175,31 @@ class Worker(tune.Trainable):  # type: ignore[misc]  # Ray gives no types
         gc.collect()
         gc.freeze()
         return attempts
+
+    def _joined(self, job: Job, world_size: int, cores: tuple[int, ...]) -> Callable[[Task], Attempt]:
+        """How to try a trial of several processes, of which this is rank 0."""
+        from search.memory.device import device_here
+        from search.memory.measurement import prepare_process
+
+        self._ranks = Ranks(world_size)
+        attempts = _attempts(job)
+        prepare_process()
+
+        def membership(rank: int, port: int) -> Membership:
+            return Membership(
+                rank=rank,
+                world_size=world_size,
+                port=port,
+                objective=job.objective,
+                data=job.data,
+                cpus=job.cpus,
+                cores=cores,
+                folder=job.folder,
+                import_paths=job.import_paths,
+            )
+
+        self._ranks.join(membership, device_here())
+        return partial(self._ranks.attempt, attempt=attempts)
 
     def _failed(self, error: BaseException) -> Trial:
         message = "".join(traceback.format_exception(error))
@@ -187,8 +221,9 @@ class Worker(tune.Trainable):  # type: ignore[misc]  # Ray gives no types
         held_bytes = int(trial.details.get("held_bytes") or 0)
         exhausted_gpu = trial.outcome is Outcome.OUT_OF_MEMORY and device_here().kind == "cuda"
         left_running = bool(trial.details.get(LEFT_RUNNING))
+        out_of_step = self._ranks is not None and not self._ranks.in_step
         self._fit_for_another = not (
-            held_bytes > LEAK_TOLERANCE_BYTES or exhausted_gpu or left_running
+            held_bytes > LEAK_TOLERANCE_BYTES or exhausted_gpu or left_running or out_of_step
         )
         return {"done": True, TRIAL: json.dumps(trial.to_json())}
 
@@ -229,15 +264,5 @@ def progress_of(report: Mapping[str, Any]) -> Progress:
 
 def _die_with_driver(job: Job) -> None:
     """Ends this process as soon as the driver's has ended, however that died."""
-    if platform.node() != job.driver_host or job.driver_pid == os.getpid():
-        return
-    threading.Thread(target=_wait_for_end, args=(job.driver_pid,), daemon=True).start()
-
-
-def _wait_for_end(pid: int) -> None:
-    try:
-        driver = os.pidfd_open(pid)
-    except ProcessLookupError:
-        os._exit(1)
-    select.select([driver], [], [])
-    os._exit(1)
+    if platform.node() == job.driver_host and job.driver_pid != os.getpid():
+        end_with(job.driver_pid)

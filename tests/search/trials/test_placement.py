@@ -36,7 +36,7 @@ def test_how_many_trials_run_at_once(machine, cpus, concurrent, budget, expected
     )
     placed = slots(sweep, machine)
     assert placed == Slots(num_slots=expected, budget_bytes=budget, cpus=cpus)
-    assert placed.resources == {"CPU": float(cpus)}
+    assert placed.resources() == {"CPU": float(cpus)}
 
 
 def test_without_a_budget_each_trial_has_its_share(machine):
