@@ -63,6 +63,7 @@ def _is_attention(name: str, module: nn.Module) -> bool:
 
 
 def outermost_blocks(module: nn.Module) -> Iterator[nn.Module]:
+    """The elements of each `nn.ModuleList` that lies in no other."""
     if isinstance(module, nn.ModuleList):
         yield from module
         return

@@ -80,7 +80,9 @@ def _batch(point: PlannedPoint) -> tuple[int, int]:
     batch_size = params.get("batch_size", 0)
     micro_batch_size = params.get("micro_batch_size", "equal")
     batch = batch_size if isinstance(batch_size, int) else 0
-    return (micro_batch_size if isinstance(micro_batch_size, int) else batch), batch
+    ranks = params.get("world_size", 1)
+    share = batch // ranks if isinstance(ranks, int) else batch
+    return (micro_batch_size if isinstance(micro_batch_size, int) else share), batch
 
 
 def _largest(point: PlannedPoint) -> str:

@@ -159,8 +159,9 @@ def _plain(value: Any) -> Any:
 def resolved_params(pick: Pick) -> dict[str, ParamValue]:
     """All params of the pick, `micro_batch_size: equal` as the number that it stands for."""
     params = dict(pick.trial.params)
-    if params.get("micro_batch_size") == "equal" and "batch_size" in params:
-        params["micro_batch_size"] = params["batch_size"]
+    batch_size, world_size = params.get("batch_size"), params.get("world_size", 1)
+    if params.get("micro_batch_size") == "equal" and isinstance(batch_size, int):
+        params["micro_batch_size"] = batch_size // (world_size if type(world_size) is int else 1)
     return params
 
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from unittest import mock
 
 import torch
 from torch import Tensor, distributed
-from torch._C._distributed_c10d import _create_work_from_future
+from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import device_mesh
 from torch.distributed.fsdp._fully_shard import _fsdp_param
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 _c10d = torch.ops.c10d
 _ALL_REDUCE = _c10d.allreduce_.default
-_ALL_GATHER = _c10d._allgather_base_.default  # noqa: SLF001 - operators' names
-_REDUCE_SCATTER = _c10d._reduce_scatter_base_.default  # noqa: SLF001
+_ALL_GATHER = _c10d._allgather_base_.default
+_REDUCE_SCATTER = _c10d._reduce_scatter_base_.default
 _BROADCAST = _c10d.broadcast_.default
 _EMPTY = torch.ops.aten.empty.memory_format
 _COPY = torch.ops.aten.copy_.default
@@ -171,7 +171,7 @@ class Listening(TorchDispatchMode):  # type: ignore[no-untyped-call]
             ),
         )
 
-    def __enter__(self) -> Listening:
+    def __enter__(self) -> Self:
         """Listens from now on."""
         for patch in self._patches:
             patch.start()
@@ -224,7 +224,6 @@ class Listening(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._makes_buckets = False
 
         return noting
-
 
     def _noting_size(self, name: str) -> Callable[[Tensor], None]:
         """A function of FSDP that gives a gathered parameter its room, or takes it back."""

@@ -113,7 +113,9 @@ class Predictor:
     def known_speed(
         self, params: Params, rates: Rates, ratios: Iterable[float] = ()
     ) -> Speed | None:
-        """As `speed`; None where that would take a trace."""
+        """As `speed`; None where that would take a trace, and of what ranks exchange."""
+        if TrainingParams.of(params).world_size > 1:
+            return None
         key = self._key(params)
         if key not in self._works and (kept := self._kept_work(key)) is not None:
             self._works[key] = kept
@@ -192,6 +194,7 @@ _TRAINING = (
     "eight_bit.py",
     "offload.py",
     "checkpointing.py",
+    "parallel.py",
     "prefetching.py",
 )
 """The modules that decide a step's tensors."""

@@ -69,6 +69,11 @@ def prepare_process() -> None:
     keep_resident_memory_tight()
     _train_a_little()
     _fill_kernel_caches()
+    note_what_is_held()
+
+
+def note_what_is_held() -> None:
+    """From now on what this process holds belongs to it, and to no trial."""
     _State.baseline_bytes = _held_bytes()
 
 

@@ -15,6 +15,7 @@ from search.sweep.words import found, unknown
 
 SEED = "seed"
 """A dimension that every configuration has."""
+_RANKS = ("world_size", "sharding")
 
 
 def untraced(data: Mapping[str, Any]) -> Untraced | None:
@@ -62,10 +63,23 @@ def untraced_faults(data: Mapping[str, Any], subject: Untraced) -> Iterator[Faul
         if name in space:
             message = "is searched in 'space' too (leave it out of one of the two)"
             yield Fault(place=f"fixed.{name}", message=message)
+    yield from _rank_faults(space, fixed)
     yield from checks.metric_faults(
         {name: goal for name, goal in goals.items() if goal in list(Goal)}, subject.metrics
     )
     yield from _memory_faults(memory, space, fixed, known)
+
+
+def _rank_faults(space: Mapping[str, Any], fixed: Mapping[str, Any]) -> Iterator[Fault]:
+    """Dimensions that spread a trial over processes, which only a known training step can be."""
+    for section, names in (("space", space), ("fixed", fixed)):
+        for name in _RANKS:
+            if name in names:
+                message = (
+                    "is for objectives alone: a function or a command trains in a process of its "
+                    "own (leave it out, or give it another name)"
+                )
+                yield Fault(place=f"{section}.{name}", message=message)
 
 
 def _memory_faults(

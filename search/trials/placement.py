@@ -104,10 +104,11 @@ def require_places(sweep: Sweep, placed: Slots) -> None:
     """
     ranks = largest_world_size(sweep)
     if ranks > placed.num_slots:
-        kind = "a GPU" if placed.gpus else f"{placed.cpus} cores and {format_bytes(placed.budget_bytes)}"
+        each = "a GPU and " if placed.gpus else f"{format_bytes(placed.budget_bytes)} and "
         msg = (
-            f"world_size: a trial of {ranks} processes needs {ranks} places, each of {kind}, here "
-            f"are {placed.num_slots} (lower world_size, resources.cpus or memory.budget)"
+            f"world_size: {ranks} processes need {ranks} places, each with {each}{placed.cpus} "
+            f"cores; there are {placed.num_slots} (lower world_size, resources.cpus or "
+            "memory.budget)"
         )
         raise MachineError(msg)
 

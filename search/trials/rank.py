@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from search.errors import MachineError
-from search.results import Outcome, Trial
+from search.results import Outcome, ParamValue, Trial
 from search.trials.attempt import Task, attempt
 from search.trials.lifelines import end_with
 
@@ -110,13 +110,16 @@ def join(device: Device, rank: int, world_size: int, port: int) -> None:
     What torch and the network set up for them then belongs to the process, and to no trial.
     """
     from torch import distributed
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
+
+    from search.memory.process import note_what_is_held
 
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the name of a host may mean another
-    store = distributed.TCPStore("127.0.0.1", port, world_size, is_master=False)
+    store = TCPStore("127.0.0.1", port, world_size, is_master=False)
     backend = "nccl" if device.kind == "cuda" else "gloo"
     distributed.init_process_group(backend, store=store, rank=rank, world_size=world_size)
     _train_a_little_together(device, world_size)
-    gc.collect()
+    note_what_is_held()
     gc.freeze()
 
 
@@ -126,7 +129,11 @@ def _train_a_little_together(device: Device, world_size: int) -> None:
     from search.training import TrainingRun
 
     for sharding in Sharding:
-        params = {"batch_size": 2 * world_size, "world_size": world_size, "sharding": sharding}
+        params: dict[str, ParamValue] = {
+            "batch_size": 2 * world_size,
+            "world_size": world_size,
+            "sharding": sharding,
+        }
         run = TrainingRun(Sample(), params, num_tokens=10**6, device=device.torch_device)
         run.step()
         run.step()

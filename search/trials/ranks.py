@@ -24,7 +24,7 @@ from search.results import Outcome, Trial
 from search.trials.rank import IN_STEP, Membership, Unplaced, join
 
 if TYPE_CHECKING:
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
 
     from search.memory.device import Device
     from search.trials.attempt import Attempt, Task
@@ -63,9 +63,7 @@ class _Peer:
             start_new_session=True,  # Ctrl-C is rank 0's alone to hear
         )
         theirs.close()
-        return cls(
-            rank=rank, process=process, connection=Connection(ours.detach()), errors=errors
-        )
+        return cls(rank=rank, process=process, connection=Connection(ours.detach()), errors=errors)
 
     def last_words(self) -> str:
         self.errors.seek(0, os.SEEK_END)
@@ -125,9 +123,9 @@ class Ranks:
             MachineError: when a rank finds no place.
             LostRankError: when one ends.
         """
-        from torch import distributed
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
 
-        self._store = distributed.TCPStore(
+        self._store = TCPStore(
             "127.0.0.1", 0, self.world_size, is_master=True, wait_for_workers=False
         )
         port: int = self._store.port

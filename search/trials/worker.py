@@ -176,7 +176,9 @@ class Worker(tune.Trainable):  # type: ignore[misc]  # Ray gives no types
         gc.freeze()
         return attempts
 
-    def _joined(self, job: Job, world_size: int, cores: tuple[int, ...]) -> Callable[[Task], Attempt]:
+    def _joined(
+        self, job: Job, world_size: int, cores: tuple[int, ...]
+    ) -> Callable[[Task], Attempt]:
         """How to try a trial of several processes, of which this is rank 0."""
         from search.memory.device import device_here
         from search.memory.measurement import prepare_process

@@ -126,10 +126,10 @@ def steps_of(run: TrainingRun) -> list[list[list[int]]]:
     steps = []
     while True:
         try:
-            micro_batches = run._next_micro_batches()
+            shares = run._next_shares()
         except InputError:
             return steps
-        steps.append([row for batch in micro_batches for row in batch["targets"].tolist()])
+        steps.append([row for share in shares for row in share.batch["targets"].tolist()])
 
 
 class TestPrecision:
