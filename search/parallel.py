@@ -49,6 +49,11 @@ def refusals(training: TrainingParams) -> Iterator[str]:
             "step_in_backward updates before the ranks have added up their gradients "
             "(set it to false, or world_size to 1)"
         )
+    if world_size > 1 and training.optimizer_offload:
+        yield (
+            "optimizer_offload copies gradients before the ranks have added them up "
+            "(set it to false, or world_size to 1)"
+        )
     if training.sharding is Sharding.FULL and training.optimizer not in _SHARDED_OPTIMIZERS:
         yield (
             f"sharding full does not go with optimizer {training.optimizer}, whose update needs "
@@ -75,7 +80,7 @@ class Together(Protocol):
     rank: int
     world_size: int
 
-    def loss(self, batch: Batch) -> Tensor:
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The objective's loss of one rank's micro-batch."""
         ...
 
@@ -87,7 +92,7 @@ class Together(Protocol):
         """The mean over the ranks, the same on each."""
         ...
 
-    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
+    def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
         """The objective's metrics; empty on a rank that leaves them to another."""
         ...
 
@@ -99,7 +104,7 @@ def together(objective: Objective, model: nn.Module, training: TrainingParams) -
         InputError: when the processes that a run needs were not joined.
     """
     if training.world_size == 1:
-        return _Alone(objective, model)
+        return _Alone(objective)
     joined = distributed.get_world_size() if distributed.is_initialized() else 1
     if joined != training.world_size:
         msg = f"world_size: {training.world_size} processes must be joined, found {joined}"
@@ -151,12 +156,11 @@ class _Alone:
 
     rank, world_size = 0, 1
 
-    def __init__(self, objective: Objective, model: nn.Module) -> None:
+    def __init__(self, objective: Objective) -> None:
         self._objective = objective
-        self._model = model
 
-    def loss(self, batch: Batch) -> Tensor:
-        return self._objective.loss(self._model, batch)
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return self._objective.loss(model, batch)
 
     def reducing(self, *, now: bool) -> AbstractContextManager[object]:
         del now
@@ -165,8 +169,8 @@ class _Alone:
     def summed(self, losses: Tensor) -> Tensor:
         return losses
 
-    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        return self._objective.evaluate(self._model, batches)
+    def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
+        return self._objective.evaluate(model, batches)
 
 
 class _Joined:
@@ -189,6 +193,7 @@ class _Replicated(_Joined):
 
     def __init__(self, objective: Objective, model: nn.Module, *, as_views: bool) -> None:
         super().__init__()
+        self._objective = objective
         self._loss = DistributedDataParallel(
             _Loss(objective, model),
             init_sync=False,
@@ -196,15 +201,16 @@ class _Replicated(_Joined):
             gradient_as_bucket_view=as_views,
         )
 
-    def loss(self, batch: Batch) -> Tensor:
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        del model
         loss: Tensor = self._loss(batch)
         return loss
 
     def reducing(self, *, now: bool) -> AbstractContextManager[object]:
         return nullcontext() if now else self._loss.no_sync()
 
-    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        return {} if self.rank else self._loss.module.evaluate(batches)
+    def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
+        return {} if self.rank else self._objective.evaluate(model, batches)
 
 
 class _Sharded(_Joined):
@@ -227,7 +233,8 @@ class _Sharded(_Joined):
         fully_shard(self._loss, mesh=mesh)
         register_fsdp_forward_method(self._loss, "evaluate")
 
-    def loss(self, batch: Batch) -> Tensor:
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        del model
         loss: Tensor = self._loss(batch)
         return loss
 
@@ -235,6 +242,7 @@ class _Sharded(_Joined):
         del now
         return nullcontext()
 
-    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
+    def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
         """All ranks together, on the same batches: none could gather the blocks alone."""
+        del model
         return self._loss.evaluate(batches)

@@ -378,7 +378,7 @@ class TrainingRun:
 
     def _backward(self, batch: Batch, *, weight: float) -> Tensor:
         with self._autocast():
-            loss = self._ranks.loss(self.on_device(batch)) * weight
+            loss = self._ranks.loss(self.model, self.on_device(batch)) * weight
         torch.autograd.backward(self._scaler.scale(loss))
         return loss.detach()
 
@@ -417,7 +417,7 @@ class TrainingRun:
         if batches is None:
             batches = self.objective.data(self.params, Split.HELD_OUT, seed=0)
         with self.serving():
-            return self._ranks.evaluate(map(self.on_device, batches))
+            return self._ranks.evaluate(self.model, map(self.on_device, batches))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything training goes on from, but the position in the data."""

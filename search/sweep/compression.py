@@ -139,6 +139,18 @@ def section_faults(data: Mapping[str, Any]) -> Iterator[Fault]:
             yield Fault(place=f"{SECTION}.{name}", message=message)
 
 
+def rank_faults(known: Candidates) -> Iterator[Fault]:
+    """Trials of several processes: what is compressed and served is the model of one."""
+    for candidate in known.get("world_size", ()):
+        if candidate.value != 1:
+            message = (
+                f"does not go with compression, found {found(candidate.value)} (leave world_size "
+                "at 1, or leave compression out)"
+            )
+            yield Fault(place=candidate.place, message=message)
+            return
+
+
 def model_faults(
     objective: Objective, defaults: Params, known: Candidates, models: Sequence[Combination]
 ) -> Iterator[Fault]:

@@ -186,6 +186,7 @@ def _judged(data: Mapping[str, Any]) -> tuple[_Draft | None, list[Fault]]:
         return None, faults
     faults += _amount_faults(objective, data, known, tried[own])
     if compression.groups(data):
+        faults += compression.rank_faults(known)
         defaults = default_params(objective)
         faults += compression.model_faults(objective, defaults, known, tried[own])
     sections = {"space": typed_section(space, types), "fixed": typed_section(fixed, types)}

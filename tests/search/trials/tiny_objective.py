@@ -2,13 +2,15 @@
 
 import ctypes
 import itertools
+import os
+import signal
 import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import distributed, nn
 
 from search.metric import Goal, Metric
 from search.objective import Split
@@ -27,8 +29,9 @@ class TinyModel:
     parameters = TinyParams
     provenance = {"corpus": "none"}  # noqa: RUF012
 
-    def __init__(self, gate: str = "", trace: str = "") -> None:
+    def __init__(self, gate: str = "", trace: str = "", killed: str = "") -> None:
         self._gate = Path(gate) if gate else None
+        self._killed = Path(killed) if killed else None
         self._trace = Path(trace) if trace else None
 
     def model(self, params):
@@ -74,6 +77,7 @@ class TinyModel:
             _wait_until(self._gate.exists)
         if model.hoard_mib:
             model.hoard = torch.ones(model.hoard_mib * 2**18)
+        self._end_of_rank(model.ending)
         match model.ending:
             case "nan":
                 return loss * float("nan")
@@ -91,6 +95,15 @@ class TinyModel:
             case "slow":
                 threading.Event().wait(0.2)
         return loss
+
+    def _end_of_rank(self, ending):
+        if not ending.endswith("of_rank_1") or distributed.get_rank() != 1:
+            return
+        if ending == "memory_of_rank_1":
+            torch.ones(3000 * 2**18)
+        elif not self._killed.exists():
+            self._killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def evaluate(self, model, batches):
         losses = [self.loss(model, batch).item() for batch in batches]
