@@ -118,12 +118,13 @@ def join(device: Device, rank: int, world_size: int, port: int) -> None:
     store = TCPStore("127.0.0.1", port, world_size, is_master=False)
     backend = "nccl" if device.kind == "cuda" else "gloo"
     distributed.init_process_group(backend, store=store, rank=rank, world_size=world_size)
-    _train_a_little_together(device, world_size)
+    train_a_little_together(device, world_size)
     note_what_is_held()
     gc.freeze()
 
 
-def _train_a_little_together(device: Device, world_size: int) -> None:
+def train_a_little_together(device: Device, world_size: int) -> None:
+    """Two steps of every kind, so that what they set up once is there before a trial."""
     from search.memory.sample import Sample
     from search.parallel import Sharding
     from search.training import TrainingRun
