@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -17,6 +19,7 @@ from torch.nn import functional
 from objectives.dimensions import chosen, require_at_least, require_below
 from objectives.images import Images, open_images
 from objectives.samples import Indices, in_order, samples_of_batch, split_by_name, training_order
+from search.loading import MadeBatches
 from search.metric import Goal, Metric
 from search.objective import MEMORY_NEUTRAL, Split
 
@@ -136,19 +139,25 @@ class ImageClassifier:
         """Images at the size of the trial; those to train on are moved at random."""
         net, num_samples = _net_params(params), samples_of_batch(params, split)
         if split is Split.HELD_OUT:
-            for chosen in in_order(self._held_out, num_samples=num_samples):
-                yield self._batch(chosen, net.image_size)
-            return
-        generator = np.random.default_rng([seed, 1])
-        for chosen in training_order(
+            order = in_order(self._held_out, num_samples=num_samples)
+            return MadeBatches(partial(self._batch, size=net.image_size), order)
+        order = training_order(
             self._train, num_samples=num_samples, num_tokens=num_tokens, seed=seed
-        ):
-            batch = self._batch(chosen, net.image_size)
-            draws_BD = torch.from_numpy(generator.random((len(chosen), NUM_DRAWS)))
-            if net.moves:
-                for part in _parts(len(chosen)):
-                    batch["images"][part] = moved(batch["images"][part], draws_BD[part], net)
-            yield batch
+        )
+        generator = np.random.default_rng([seed, 1])
+        drawn = ((chosen, generator.random((len(chosen), NUM_DRAWS))) for chosen in order)
+        return MadeBatches(partial(self._moved_batch, net=net), drawn)
+
+    def _moved_batch(
+        self, drawn: tuple[Indices, npt.NDArray[np.float64]], *, net: ImageClassifierParams
+    ) -> dict[str, Tensor]:
+        """Images to train on, each moved by its draws."""
+        chosen, draws = drawn
+        batch, draws_BD = self._batch(chosen, net.image_size), torch.from_numpy(draws)
+        if net.moves:
+            for part in _parts(len(chosen)):
+                batch["images"][part] = moved(batch["images"][part], draws_BD[part], net)
+        return batch
 
     def _batch(self, chosen: Indices, size: int) -> dict[str, Tensor]:
         pixels_BCHW = self.images.read(chosen, size)

@@ -23,8 +23,9 @@ from objectives.labelled_texts import (
     open_numbers,
     padded,
 )
-from objectives.samples import in_order, samples_of_batch, training_order
+from objectives.samples import Indices, in_order, samples_of_batch, training_order
 from objectives.vocabulary import NUM_BYTES
+from search.loading import MadeBatches
 from search.metric import Goal, Metric
 from search.objective import Split
 
@@ -216,11 +217,14 @@ def _batches(
         order = training_order(
             all_samples, num_samples=num_samples, num_tokens=num_tokens, seed=seed
         )
-    for indices in order:
-        yield {
+
+    def batch(indices: Indices) -> Batch:
+        return {
             "pieces": padded(pieces[split.value], indices, chosen.sequence_length),
             "targets": torch.from_numpy(texts.targets[split][indices]),
         }
+
+    return MadeBatches(batch, order)
 
 
 class TextNet(nn.Module):

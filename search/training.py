@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from search.checkpointing import Checkpointing, checkpoint
 from search.compression import params as compression
 from search.errors import InputError
+from search.loading import made_by_workers
 from search.objective import Split
 from search.optimizers import (
     Implementation,
@@ -57,6 +58,7 @@ class Precision(StrEnum):
 
 
 _MOST_PREFETCHED = 1_000
+_MOST_WORKERS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,8 @@ class TrainingParams:
     `warmup_fraction` is the share of the trial's tokens with a rising learning rate.
     `clip_norm` 0 leaves gradients as they are. `momentum` is used by `sgd` alone.
     `prefetch` micro-batches are made by a thread while the step before them still runs.
+    `workers` processes make them. Made ahead either way, they lie in page-locked memory beside a
+    GPU with `pin_memory`.
     `activation_checkpointing` is for every block, every second to fourth, or attention alone.
     `optimizer_offload` keeps the state of the optimizer on the host of a GPU, and updates there.
     `step_in_backward` updates each parameter as soon as its gradient is there, and drops that.
@@ -90,6 +94,8 @@ class TrainingParams:
     clip_norm: float = 1.0
     activation_checkpointing: Checkpointing = False
     prefetch: int = 0
+    workers: int = 0
+    pin_memory: bool = True
     world_size: int = 1
     sharding: Sharding = Sharding.NONE
     gradient_as_bucket_view: bool = True
@@ -99,9 +105,10 @@ class TrainingParams:
         """Raises ValueError on a value no step can be taken with."""
         for name in ("learning_rate", "batch_size"):
             _require(getattr(self, name) > 0, f"{name} must be above 0")
-        for name in ("weight_decay", "clip_norm", "prefetch"):
+        for name in ("weight_decay", "clip_norm", "prefetch", "workers"):
             _require(getattr(self, name) >= 0, f"{name} must not be negative")
-        _require(self.prefetch <= _MOST_PREFETCHED, f"prefetch must be at most {_MOST_PREFETCHED}")
+        for name, most in (("prefetch", _MOST_PREFETCHED), ("workers", _MOST_WORKERS)):
+            _require(getattr(self, name) <= most, f"{name} must be at most {most}")
         for name in ("momentum", "warmup_fraction"):
             _require(0 <= getattr(self, name) < 1, f"{name} must be from 0 to below 1")
         refused_together = next(refusals(self), None)
@@ -333,12 +340,15 @@ class TrainingRun:
         batches = self.objective.data(
             self.params, Split.TRAIN, seed=self.training.seed, num_tokens=self.num_tokens
         )
-        return prefetched(batches, depth=self.training.prefetch, pinned=self._copies_apart)
+        pinned = self._copies_apart
+        made = made_by_workers(batches, workers=self.training.workers, pinned=pinned)
+        return prefetched(made, depth=self.training.prefetch, pinned=pinned)
 
     @property
     def _copies_apart(self) -> bool:
         """Whether batches lie in pinned memory, from which a GPU copies while the host goes on."""
-        return self.device.type == "cuda" and self.training.prefetch > 0
+        made_ahead = self.training.prefetch > 0 or self.training.workers > 0
+        return self.device.type == "cuda" and self.training.pin_memory and made_ahead
 
     @property
     def done(self) -> bool:

@@ -194,6 +194,7 @@ _TRAINING = (
     "eight_bit.py",
     "offload.py",
     "checkpointing.py",
+    "loading.py",
     "parallel.py",
     "prefetching.py",
 )

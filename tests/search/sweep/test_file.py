@@ -16,8 +16,9 @@ from search.sweep.space import Choices, FloatRange, IntRange
 KNOWN_TO_TOY = (
     "learning_rate, batch_size, micro_batch_size, precision, optimizer, optimizer_implementation, "
     "optimizer_offload, step_in_backward, zero_grad_to_none, weight_decay, momentum, "
-    "warmup_fraction, clip_norm, activation_checkpointing, prefetch, world_size, sharding, "
-    "gradient_as_bucket_view, seed, sequence_length, width, heads, dropout, activation, tied"
+    "warmup_fraction, clip_norm, activation_checkpointing, prefetch, workers, pin_memory, "
+    "world_size, sharding, gradient_as_bucket_view, seed, sequence_length, width, heads, dropout, "
+    "activation, tied"
 )
 PRECISIONS = "'32-true', 'tf32', 'bf16-mixed', '16-mixed' or 'bf16-true'"
 A_DIMENSION = (
@@ -88,6 +89,8 @@ def test_a_trial_has_every_dimension_as_a_plain_value(load):
         "clip_norm": 1.0,
         "activation_checkpointing": False,
         "prefetch": 0,
+        "workers": 0,
+        "pin_memory": True,
         "world_size": 1,
         "sharding": "none",
         "gradient_as_bucket_view": True,
