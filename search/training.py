@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
@@ -310,7 +310,7 @@ class TrainingRun:
 
     def _new_model(self) -> nn.Module:
         with self.device:
-            model = self.objective.model(self.params)
+            model = self.objective.model(self.params).train()
         if self.training.precision is Precision.BF16:
             _convert(model, torch.bfloat16)
         checkpoint(model, self.training.activation_checkpointing)
@@ -357,19 +357,24 @@ class TrainingRun:
 
     def step(self) -> StepResult:
         """One optimizer step over `batch_size` samples, cut into micro-batches."""
-        self.model.train()
+        if not self.model.training:
+            self.model.train()
         shares = self._next_shares()
         step_tokens = sum(share.round_tokens for share in shares)
         self._set_learning_rate(step_tokens)
-        total = torch.zeros((), device=self.device)
-        for index, share in enumerate(shares, start=1):
-            weight = share.num_tokens * self._ranks.world_size / step_tokens
-            with self._ranks.reducing(now=index == len(shares)):
-                total += self._backward(share.batch, weight=weight)
+        total = reduce(torch.add, self._losses(shares, step_tokens))
         if not self.training.step_in_backward:
             self._update(*self.optimizers)
         self.tokens_seen += step_tokens
         return StepResult(loss=self._ranks.summed(total), num_tokens=step_tokens)
+
+    def _losses(self, shares: list[Share], step_tokens: int) -> Iterator[Tensor]:
+        """What each micro-batch adds to the mean loss, its backward pass done."""
+        for index, share in enumerate(shares, start=1):
+            weight = share.num_tokens * self._ranks.world_size / step_tokens
+            with self._ranks.reducing(now=index == len(shares)):
+                loss = self._backward(share.batch, weight=weight)
+            yield loss
 
     def _next_shares(self) -> list[Share]:
         """Filled up by samples, not by count: how a step is cut must not change what is in it."""
@@ -388,7 +393,9 @@ class TrainingRun:
 
     def _backward(self, batch: Batch, *, weight: float) -> Tensor:
         with self._autocast():
-            loss = self._ranks.loss(self.model, self.on_device(batch)) * weight
+            loss = self._ranks.loss(self.model, self.on_device(batch))
+            if weight != 1:
+                loss = loss * weight
         torch.autograd.backward(self._scaler.scale(loss))
         return loss.detach()
 

@@ -80,9 +80,9 @@ class TestGolden:
     def test_activations_of_a_large_batch_by_hand(self):
         traced = trace(Classifier(), {"batch_size": 1000, "optimizer": "sgd"})
         # 16 hidden values of a sample, 4 B each, are left where the gradient of each of them is
-        # beside it; the log-probabilities are gone by then. Three numbers more: the loss on its
-        # way, the sum of losses, the weight of the targets.
-        assert traced.parts[Part.ACTIVATIONS] == 1000 * 16 * 4 + 3 * 4
+        # beside it; the log-probabilities are gone by then. Two numbers more: the loss and the
+        # weight of the targets.
+        assert traced.parts[Part.ACTIVATIONS] == 1000 * 16 * 4 + 2 * 4
 
 
 class TestParts:
