@@ -1,31 +1,26 @@
 """A sub-word vocabulary by byte-pair encoding, in a process of its own.
 
 Bytes are taken as the first 256 characters, so that any file can be cut into pieces and put
-together again to the byte, whatever its encoding. Run as a program with a folder that
-`objectives.vocabulary` has filled.
+together again to the byte, whatever its encoding. Run as a program by `objectives.kept_texts`.
 """
 
 from __future__ import annotations
 
-import json
-import resource
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from objectives.kept_texts import Job, main
 from objectives.texts import Texts, Tokens
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-JOB = "job.json"
 PIECES = "pieces"
-GIVEN = "given"
-"""File and folder names between the two processes."""
+"""What the texts of the vocabulary itself are called."""
 
 _WORDS = "\n[ \t]*| ?[A-Za-z_\x80-\xff]+| ?[0-9]+| ?[^\\sA-Za-z0-9_\x80-\xff]+|\\s"
 """No piece reaches across two words, a word and a number, or a line and the next; a line's
@@ -96,12 +91,8 @@ def _spread(texts: Iterable[Texts]) -> Iterator[str]:
     return (chunk for index, chunk in enumerate(chunks) if index % every == 0)
 
 
-def main(folder: Path) -> None:
-    """Does the job in a folder: writes the pieces and all its texts in them."""
-    _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (most, most))  # the limit of a trial is not ours
-    job = json.loads((folder / JOB).read_text(encoding="utf-8"))
-    given = {name: Texts.load(folder / GIVEN, name) for name in job["texts"]}
+def train(folder: Path, job: Job, given: Mapping[str, Texts]) -> None:
+    """Writes the pieces, and all texts in them, to the folder."""
     tokenizer = trained(_spread(given[name] for name in job["trained_on"]), job["size"])
     Texts.of(pieces(tokenizer)).save(folder, PIECES)
     for name, texts in given.items():
@@ -109,4 +100,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(train)

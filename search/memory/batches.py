@@ -139,6 +139,7 @@ def training_batches(
                     for tensor in batch.values()
                 )
             recorder.assign(Part.INPUTS, (*batch.values(), *batch.untraced))
+            recorder.holds_zeros(batch.values())
             yield batch
             del batch
 
@@ -178,5 +179,6 @@ def held_out_batches(
     largest = (objective.batch(params, Split.HELD_OUT) for _ in range(_HELD_OUT_BATCHES))
     for batch in itertools.chain(largest, map(_like, last.held_out)):
         recorder.assign(Part.INPUTS, batch.values())
+        recorder.holds_zeros(batch.values())
         yield batch
         del batch

@@ -26,6 +26,7 @@ class Operator(NamedTuple):
     composition: torch._C.DispatchKey | None
     is_scattering: bool
     is_any: bool
+    is_writing: bool
 
     @classmethod
     def of(cls, operator: Any, replacement: Callable[..., Any] | None) -> Self:
@@ -39,6 +40,7 @@ class Operator(NamedTuple):
             composition=None if whole else _composition(operator),
             is_scattering=not whole and is_scattering(operator),
             is_any=name.startswith("aten.any."),
+            is_writing=operator._schema.is_mutable,  # noqa: SLF001 - torch has no public name for it
         )
 
 

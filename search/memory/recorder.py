@@ -25,6 +25,7 @@ from search.memory.memo import Memo
 from search.memory.operators import Operator
 from search.memory.scattering import scattered_in_place
 from search.memory.target import Call, Freed, Inside, Returned, Target
+from search.memory.uniform import Uniform
 from search.memory.work import Tally
 from search.optimizers import parts
 
@@ -64,6 +65,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._operator = ""
         self._least_logits = _NO_LOGITS
         self._zeros: set[int] = set()
+        self._uniform = Uniform()
         self._sums: dict[int, int] = {}
 
     def __torch_dispatch__(
@@ -115,6 +117,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._note_sum(call)
         if operator.is_any:
             self._zeros.add(_key(result))
+        self._follow_values(operator, args, result)
         if self.phase is _CREATION:
             self._forget_conversions()
         return result
@@ -130,8 +133,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             _place(result, kwargs.get("device"))
         return result
 
+    def _follow_values(self, operator: Operator, args: tuple[Any, ...], result: Any) -> None:
+        if not args or not isinstance(args[0], Tensor):
+            return
+        if operator.is_writing:
+            self._uniform.forget(args[0])
+        else:
+            self._uniform.follow(operator.itself, args, result)
+
+    def holds_zeros(self, tensors: Iterable[Tensor]) -> None:
+        """Says that these are zeros: questions about their values are answered so."""
+        self._uniform.begin(tensors, 0.0)
+
     def _read(self, tensor: Tensor) -> float:
-        """What `.item()` gives: a finite number that lets a run go on.
+        """What `.item()` gives: the number where it is known, else one that lets a run go on.
 
         No overflow where the scaler looks for one, nothing that holds of any element, everything
         that is asked of all.
@@ -140,7 +155,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if constant is not None:
             with torch._C._DisableTorchDispatch():  # or it is taken for a fake tensor now and then  # noqa: SLF001
                 return constant.item()  # type: ignore[no-any-return]
-        number = 0 if _key(tensor) in self._zeros else 1
+        known = self._uniform.value(tensor)
+        number = known if known is not None else 0 if _key(tensor) in self._zeros else 1
         kind = float if tensor.is_floating_point() else bool if tensor.dtype is torch.bool else int
         return kind(number)
 

@@ -3,9 +3,10 @@ import shutil
 import numpy as np
 import pytest
 
-from objectives import vocabulary
+from objectives import kept_texts
+from objectives.kept_texts import cache_folder
 from objectives.texts import Texts
-from objectives.vocabulary import cache_folder, tokenized
+from objectives.vocabulary import tokenized
 from search.errors import InputError, MachineError
 from search.memory import files
 
@@ -55,7 +56,7 @@ def test_what_is_held_out_decides_no_piece():
 
 def test_it_is_made_once_and_found_by_its_content(cache, monkeypatch):
     first = tokenized(TEXTS, trained_on=["train"], size=270)
-    monkeypatch.setattr(vocabulary, "_do", lambda *_: pytest.fail("made again"))
+    monkeypatch.setattr(kept_texts, "_do", lambda *_: pytest.fail("made again"))
     again = tokenized(dict(TEXTS), trained_on=["train"], size=270)
     assert np.array_equal(first.texts["train"].values, again.texts["train"].values)
     assert len(list(cache.iterdir())) == 1
@@ -85,7 +86,7 @@ def test_it_is_the_same_when_it_is_made_again(cache):
 
 
 def test_nothing_half_made_is_left(cache, monkeypatch):
-    monkeypatch.setattr(vocabulary.sys, "executable", "false")
+    monkeypatch.setattr(kept_texts.sys, "executable", "false")
     with pytest.raises(MachineError, match="training a vocabulary of 270 failed"):
         tokenized(TEXTS, trained_on=["train"], size=270)
     assert not list(cache.iterdir())
