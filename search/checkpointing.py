@@ -56,9 +56,9 @@ def _outermost_attention(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _is_attention(name: str, module: nn.Module) -> bool:
-    """Norms and dropout round an attention are often named after it, and have no weights to mix."""
+    """Norms and dropout round an attention are often named after it, and have no matrix to mix."""
     words = f"{name} {type(module).__name__}".lower()
-    mixes = any(isinstance(part, nn.Linear | nn.MultiheadAttention) for part in module.modules())
+    mixes = any(param.dim() > 1 for param in module.parameters())
     return mixes and ("attention" in words or "attn" in words)
 
 

@@ -506,9 +506,12 @@ def _step_of_one(
 
 
 def _convert(model: nn.Module, dtype: torch.dtype) -> None:
-    """As `model.to(dtype)`, which cannot convert the parameters of a model on fake tensors."""
+    """As `model.to(dtype)`, which cannot convert the parameters of a model on fake tensors.
+
+    Left as they are: those that an objective gave a true `keeps_precision`.
+    """
     for tensor in (*model.parameters(), *model.buffers()):
-        if tensor.is_floating_point():
+        if tensor.is_floating_point() and not getattr(tensor, "keeps_precision", False):
             tensor.data = tensor.data.to(dtype)
 
 

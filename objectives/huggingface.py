@@ -1,0 +1,420 @@
+"""Models of Hugging Face's transformers, trained whole or with low-rank adapters.
+
+From a local folder with weights and tokenizer, or from a config alone, with random weights and
+sub-word pieces learned from the texts. Nothing is downloaded.
+
+Tensors carry their shape: B samples, T positions, V tokens of the vocabulary, K classes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from objectives.adapters import ALL_LINEAR, with_adapters
+from objectives.cleaning import Cleaning, Duplicates
+from objectives.data import open_corpus
+from objectives.dimensions import chosen, require_at_least, require_below
+from objectives.labelled_texts import LabelledTexts, open_classes
+from objectives.language_model import earlier_of_same
+from objectives.packing import IGNORED, packed_windows
+from objectives.padded_windows import PaddedWindows
+from objectives.pretrained import (
+    Task,
+    dropouts,
+    new_config,
+    new_model,
+    num_positions,
+    open_source,
+    require_packable,
+    require_weights,
+)
+from objectives.pretrained_saving import save_pretrained
+from objectives.samples import samples_of_batch
+from objectives.token_texts import CorpusTokens, LabelledTokens, TokenSource
+from objectives.vocabulary import NUM_BYTES
+from objectives.windows import training_windows
+from search.errors import InputError
+from search.metric import Goal, Metric
+from search.objective import MEMORY_NEUTRAL, Split
+from search.training import Precision, TrainingParams, micro_batch_size
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+    from search.objective import Batch
+    from search.results import Params
+
+_EVALUATION_SAMPLES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformersParams:
+    """The dimensions of any model of transformers.
+
+    `vocabulary` is the number of sub-word pieces learned from the texts where there is no folder:
+    256 are the bytes, the default. `depth` and `dropout` are the config's own where they are None.
+    With `lora_rank` above 0 the weights are frozen, and adapters of that rank are trained.
+    """
+
+    sequence_length: int = 128
+    vocabulary: int | None = None
+    depth: int | None = None
+    dropout: float | None = None
+    attention: Literal["sdpa", "eager"] = "sdpa"
+    bucketing: int = 1
+    lora_rank: int = 0
+    lora_alpha: float = field(default=16.0, metadata=MEMORY_NEUTRAL)
+    lora_dropout: float = 0.0
+    lora_target: str = ALL_LINEAR
+
+    def __post_init__(self) -> None:
+        """Raises ValueError on dimensions that make no model."""
+        require_at_least(1, self, "sequence_length", "bucketing")
+        require_at_least(0, self, "lora_rank")
+        require_below(1, self, "lora_dropout")
+        if self.vocabulary is not None:
+            require_at_least(NUM_BYTES, self, "vocabulary", why="the bytes")
+        if self.depth is not None:
+            require_at_least(1, self, "depth")
+        if self.dropout is not None:
+            require_below(1, self, "dropout")
+        if self.lora_alpha <= 0:
+            msg = f"lora_alpha must be above 0, found {self.lora_alpha}"
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CausalParams(TransformersParams):
+    """Besides, what a sample is.
+
+    `windows` are any stretches of all documents one after another; `packed` windows hold whole
+    documents, which attention keeps apart; `padded` ones hold one document each.
+    """
+
+    samples: Literal["windows", "packed", "padded"] = "windows"
+
+
+class _Model:
+    """What both objectives have of a model, whatever it is for."""
+
+    task: Task
+    tokens: TokenSource
+    settings: str
+
+    def _open(self, model: str | None, config: Mapping[str, Any] | str | None) -> None:
+        self.source = open_source(model, config)
+        self.tokens = TokenSource.of(self.source)
+        require_weights(self.source, self.task, self._config(TransformersParams()))
+        versions = [version(name) for name in ("transformers", "peft")]
+        self.settings = json.dumps([*versions, self.source.values], sort_keys=True)
+
+    def _config(self, chosen: TransformersParams, **changes: Any) -> PretrainedConfig:
+        changes |= self.tokens.config_changes(chosen.vocabulary)
+        if chosen.depth is not None:
+            changes["num_hidden_layers"] = chosen.depth
+        if chosen.dropout is not None:
+            changes |= dict.fromkeys(dropouts(self.source), chosen.dropout)
+        return new_config(self.source, self.task, changes)
+
+    def _new_model(self, params: Params, chosen: TransformersParams, **changes: Any) -> nn.Module:
+        precise = TrainingParams.of(params).precision is not Precision.BF16
+        model = new_model(
+            self.source,
+            self.task,
+            self._config(chosen, **changes),
+            dtype=torch.float32 if precise else torch.bfloat16,
+            attention=chosen.attention,
+        )
+        if not chosen.lora_rank:
+            return model
+        return with_adapters(
+            model,
+            self.task,
+            rank=chosen.lora_rank,
+            alpha=chosen.lora_alpha,
+            dropout=chosen.lora_dropout,
+            target=chosen.lora_target,
+        )
+
+    def _require_positions(self, name: str, length: int, chosen: TransformersParams) -> None:
+        most = num_positions(self._config(chosen))
+        if most is not None and length > most:
+            msg = f"{name} {length} is more than the {most} positions of this model (lower it)"
+            raise InputError(msg)
+
+    def save(self, model: nn.Module, params: Params, folder: Path) -> None:  # noqa: ARG002 - as the contract has it
+        """Writes what `from_pretrained` reads: weights, or adapters for those of a folder."""
+        save_pretrained(model, self.source, folder)
+
+
+class CausalLanguageModel(_Model):
+    """Learns to predict the next token of a corpus."""
+
+    metrics: tuple[Metric, ...] = (Metric(name="bits_per_byte", goal=Goal.MIN),)
+    parameters: type = CausalParams
+    provenance: Mapping[str, str | int]
+    task = Task.CAUSAL_LM
+
+    def __init__(
+        self,
+        model: str | None = None,
+        config: Mapping[str, Any] | str | None = None,
+        corpus: str = "python-stdlib",
+        held_out_tokens: int = 65_536,
+        evaluation_context: int = 256,
+        *,
+        clean: bool = False,
+        duplicates: Duplicates = "keep",
+        similarity: float = 0.7,
+    ) -> None:
+        """Opens model and corpus.
+
+        Args:
+            model: a folder with weights and tokenizer, as `save_pretrained` writes it.
+            config: values of a config, `model_type` among them, or the path of a `config.json`.
+            corpus: `python-stdlib`, or the path of a text file, a folder, a `.bin` or `.npy` array.
+            held_out_tokens: bytes that every trial is judged on.
+            evaluation_context: tokens of one window of them, for every trial the same.
+            clean: whether documents lose what carries no text, see `objectives.cleaning`.
+            duplicates: which documents stay: `keep` all, `exact` or `near` none that repeats.
+            similarity: share of what two documents have in common from which they are near.
+        """
+        self._open(model, config)
+        self.evaluation_context = evaluation_context
+        self._require_positions("evaluation_context", evaluation_context, TransformersParams())
+        corpus_read = open_corpus(
+            corpus,
+            held_out_tokens=held_out_tokens,
+            cleaning=Cleaning(clean=clean, duplicates=duplicates, similarity=similarity),
+        )
+        self.texts = CorpusTokens(corpus_read, self.tokens)
+        self.provenance = {**corpus_read.provenance, **self.source.provenance}
+
+    def model(self, params: Params) -> nn.Module:
+        """The model, with adapters where it has a rank for them."""
+        chosen = _causal(params)
+        if chosen.samples == "packed":
+            require_packable(self._config(chosen))
+        return self._new_model(params, chosen)
+
+    def batch(self, params: Params, split: Split) -> Batch:
+        """Zeros, int64: `inputs` and `targets`, (B, T).
+
+        Besides `documents`, (B, T), where they are packed; held out `num_bytes`, (B,).
+        """
+        if split is Split.HELD_OUT:
+            shape = (_EVALUATION_SAMPLES, self.evaluation_context)
+            shapes = {"inputs": shape, "targets": shape, "num_bytes": shape[:1]}
+        else:
+            shape = (micro_batch_size(params), self.tokens_per_sample(params))
+            packed = _causal(params).samples == "packed"
+            names = ("inputs", "targets", *(["documents"] if packed else []))
+            shapes = dict.fromkeys(names, shape)
+        return {name: torch.zeros(shape, dtype=torch.int64) for name, shape in shapes.items()}
+
+    def data(
+        self, params: Params, split: Split, *, seed: int, num_tokens: int | None = None
+    ) -> Iterator[Batch]:
+        """Samples in random order to train on; held out one window after another."""
+        chosen = _causal(params)
+        tokens = self.texts.of(chosen.vocabulary)
+        if split is Split.HELD_OUT:
+            return tokens.held_out(self.evaluation_context, _EVALUATION_SAMPLES)
+        self._require_positions("sequence_length", chosen.sequence_length, chosen)
+        return tokens.numbered(self._samples(params, chosen, seed=seed, num_tokens=num_tokens))
+
+    def _samples(
+        self, params: Params, chosen: CausalParams, *, seed: int, num_tokens: int | None
+    ) -> Iterator[Batch]:
+        tokens = self.texts.of(chosen.vocabulary)
+        asked: dict[str, Any] = {
+            "num_samples": micro_batch_size(params),
+            "num_tokens": num_tokens,
+            "seed": seed,
+        }
+        if chosen.samples == "padded":
+            batch_size = TrainingParams.of(params).batch_size
+            return self._padded(chosen).batches(
+                batch_size=batch_size, bucketing=chosen.bucketing, **asked
+            )
+        if chosen.samples == "packed":
+            return packed_windows(tokens.documents, context=chosen.sequence_length, **asked)
+        return training_windows(tokens.corpus, context=chosen.sequence_length, **asked)
+
+    def _padded(self, chosen: CausalParams) -> PaddedWindows:
+        return PaddedWindows.of(self.texts.of(chosen.vocabulary).documents, chosen.sequence_length)
+
+    def num_tokens(self, batch: Batch) -> int:
+        """Tokens predicted in a batch."""
+        return int((batch["targets"] != IGNORED).sum().item())
+
+    def tokens_per_sample(self, params: Params) -> int:
+        """Tokens predicted in the longest sample."""
+        chosen = _causal(params)
+        padded = chosen.samples == "padded"
+        return self._padded(chosen).longest if padded else chosen.sequence_length
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean cross-entropy in nats per token."""
+        beside = _of_documents(model, batch["documents"]) if "documents" in batch else {}
+        logits_BTV = model(input_ids=batch["inputs"], **beside).logits
+        return functional.cross_entropy(
+            logits_BTV.flatten(0, 1).float(),  # bf16 would round the loss to 3 figures
+            batch["targets"].flatten(),
+            ignore_index=IGNORED,
+        )
+
+    def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
+        """Bits per byte over all held-out bytes, each window from an empty context."""
+        total_nats, total_bytes = 0.0, 0
+        for batch in batches:
+            total_nats += self.loss(model, batch).item() * self.num_tokens(batch)
+            total_bytes += int(batch["num_bytes"].sum().item())
+        return {"bits_per_byte": total_nats / total_bytes / math.log(2)}
+
+
+class SequenceClassifier(_Model):
+    """Learns to sort texts into classes."""
+
+    metrics: tuple[Metric, ...] = (
+        Metric(name="accuracy", goal=Goal.MAX),
+        Metric(name="negative_log_likelihood", goal=Goal.MIN, unit="nats"),
+    )
+    parameters: type = TransformersParams
+    provenance: Mapping[str, str | int]
+    task = Task.SEQ_CLS
+
+    def __init__(
+        self,
+        model: str | None = None,
+        config: Mapping[str, Any] | str | None = None,
+        file: str = "python-stdlib",
+        *,
+        text: str = "text",
+        label: str = "label",
+        held_out_samples: int = 1_000,
+    ) -> None:
+        """Opens model and texts.
+
+        Args:
+            model: a folder with weights and tokenizer, as `save_pretrained` writes it.
+            config: values of a config, `model_type` among them, or the path of a `config.json`.
+            file: `python-stdlib`, lines of code to be told apart by their package; or the path of
+                a CSV, TSV, JSON Lines or Parquet file.
+            text: the column of texts in that file.
+            label: its column of labels.
+            held_out_samples: texts that every trial is judged on, a fifth of all at most.
+        """
+        self._open(model, config)
+        texts = open_classes(file, text=text, label=label, held_out_samples=held_out_samples)
+        self.texts: LabelledTexts = texts
+        self.num_classes = len(texts.classes)
+        self.pieces = LabelledTokens(texts, self.tokens)
+        self.provenance = {**texts.provenance, **self.source.provenance}
+
+    def model(self, params: Params) -> nn.Module:
+        """The model with an output for each class, and adapters where it has a rank for them."""
+        names = dict(enumerate(self.texts.classes))
+        return self._new_model(
+            params,
+            chosen(TransformersParams, params),
+            id2label=names,
+            label2id={name: index for index, name in names.items()},
+            problem_type="single_label_classification",
+        )
+
+    def batch(self, params: Params, split: Split) -> Batch:
+        """Zeros, int64: `tokens` and `mask`, (B, T), as long as any; and `targets`, (B,)."""
+        found = chosen(TransformersParams, params)
+        num_samples = min(samples_of_batch(params, split), self._most_samples(split))
+        longest = self.pieces.longest(split, found.vocabulary, found.sequence_length)
+        shapes = {
+            "tokens": (num_samples, longest),
+            "mask": (num_samples, longest),
+            "targets": (num_samples,),
+        }
+        return {name: torch.zeros(shape, dtype=torch.int64) for name, shape in shapes.items()}
+
+    def _most_samples(self, split: Split) -> int:
+        return len(self.texts.texts[split]) if split is Split.HELD_OUT else 2**63
+
+    def data(
+        self, params: Params, split: Split, *, seed: int, num_tokens: int | None = None
+    ) -> Iterator[Batch]:
+        """Texts padded to the longest of their batch, the longest of all first."""
+        found = chosen(TransformersParams, params)
+        self._require_positions("sequence_length", found.sequence_length, found)
+        return self.pieces.batches(
+            split,
+            vocabulary=found.vocabulary,
+            most_tokens=found.sequence_length,
+            num_samples=samples_of_batch(params, split),
+            batch_size=TrainingParams.of(params).batch_size,
+            bucketing=found.bucketing,
+            num_texts=num_tokens,
+            seed=seed,
+        )
+
+    def num_tokens(self, batch: Batch) -> int:
+        """Texts in a batch: each has one target, so a text counts as a token does elsewhere."""
+        return len(batch["targets"])
+
+    def tokens_per_sample(self, params: Params) -> int:  # noqa: ARG002 - as the contract has it
+        """One."""
+        return 1
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean cross-entropy in nats a text."""
+        return functional.cross_entropy(_class_logits(model, batch), batch["targets"])
+
+    def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
+        """Over all held-out texts the share told right, and the mean negative log-likelihood."""
+        num_right, total_nats, num_texts = 0, 0.0, 0
+        for batch in batches:
+            logits_BK, targets_B = _class_logits(model, batch), batch["targets"]
+            num_right += int((logits_BK.argmax(dim=1) == targets_B).sum())
+            total_nats += functional.cross_entropy(logits_BK, targets_B, reduction="sum").item()
+            num_texts += len(targets_B)
+        return {
+            "accuracy": num_right / num_texts,
+            "negative_log_likelihood": total_nats / num_texts,
+        }
+
+
+def _causal(params: Params) -> CausalParams:
+    return chosen(CausalParams, params)
+
+
+def _class_logits(model: nn.Module, batch: Batch) -> Tensor:
+    logits_BK: Tensor = model(input_ids=batch["tokens"], attention_mask=batch["mask"]).logits
+    return logits_BK.float()
+
+
+def _of_documents(model: Any, documents_BT: Tensor) -> dict[str, Tensor]:
+    """Where each position stands in its document, and which ones it sees: (B, T), (B, 1, T, T).
+
+    `eager` adds the mask to its scores, `sdpa` takes true for what is seen.
+    """
+    seen_B1TT = earlier_of_same(documents_BT)
+    if model.config._attn_implementation == "eager":  # noqa: SLF001 - transformers has no public name for it
+        dtype = next(model.parameters()).dtype
+        hidden_B1TT = torch.zeros(seen_B1TT.shape, dtype=dtype, device=seen_B1TT.device)
+        seen_B1TT = hidden_B1TT.masked_fill_(~seen_B1TT, torch.finfo(dtype).min)
+    return {"attention_mask": seen_B1TT, "position_ids": positions_in(documents_BT)}
+
+
+def positions_in(documents_BT: Tensor) -> Tensor:
+    """How far each position is from the first of its document."""
+    places_T = torch.arange(documents_BT.shape[1], device=documents_BT.device)
+    begins_BT = functional.pad(documents_BT.diff(dim=1) != 0, (1, 0))
+    return places_T - (begins_BT * places_T).cummax(dim=1).values
