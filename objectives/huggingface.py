@@ -136,7 +136,8 @@ class _Model:
             attention=chosen.attention,
         )
         if not chosen.lora_rank:
-            return model
+            found: nn.Module = model
+            return found
         return with_adapters(
             model,
             self.task,

@@ -7,6 +7,7 @@ from typing import Literal
 
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    CheckpointWrapper,
     apply_activation_checkpointing,
 )
 
@@ -36,6 +37,14 @@ def checkpoint(model: nn.Module, choice: Checkpointing) -> None:
         )
         raise InputError(msg)
     apply_activation_checkpointing(model, check_fn=lambda module: module in chosen)
+
+
+def without_checkpoints(model: nn.Module) -> None:
+    """Takes off what `checkpoint` wrapped round parts of a model."""
+    for module in model.modules():
+        for name, child in module.named_children():
+            if isinstance(child, CheckpointWrapper):
+                setattr(module, name, child._checkpoint_wrapped_module)  # noqa: SLF001 - torch takes it off nowhere
 
 
 def _chosen(blocks: list[nn.Module], choice: Checkpointing) -> Iterator[nn.Module]:

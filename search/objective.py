@@ -115,6 +115,23 @@ def example_batches(objective: Objective, params: Params) -> Iterator[Batch]:
         yield usual
 
 
+class Saved(Protocol):
+    """What an objective may offer besides, whose trained models others load in a form of theirs."""
+
+    def save(self, model: nn.Module, params: Params, folder: Path) -> None:
+        """Writes a trained model to a new folder; the last thing that is done with the model."""
+        ...
+
+
+def saved(objective: Objective, model: nn.Module, params: Params, folder: Path) -> bool:
+    """Whether the objective wrote its model to the folder; it did not where it cannot."""
+    member: Callable[[nn.Module, Params, Path], None] | None = getattr(objective, "save", None)
+    if member is None:
+        return False
+    member(model, params, folder)
+    return True
+
+
 TrainingFunction = Callable[[Params, Callable[..., None]], object]
 """A function `train(params, report)` that trains by itself.
 

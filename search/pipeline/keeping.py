@@ -167,6 +167,8 @@ def _record_production(config: PickedConfig, path: Path, job: ProductionJob, tri
     for metric in metrics:
         say(f"{metric.name} {format_value(trial.metrics[metric.name], metric.unit)}")
     say(f"weights: {job.folder / 'model.pt'}")
+    if (job.folder / "model").is_dir():
+        say(f"model: {job.folder / 'model'}")
     sweep = str(config.provenance.get("sweep", "production"))
     known_here = sweep in home.names()
     url = record_production(

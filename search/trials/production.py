@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,12 +13,14 @@ from threading import Event
 from typing import Any
 
 import torch
+from torch import nn
 
+from search.checkpointing import without_checkpoints
 from search.errors import InputError, MachineError
 from search.memory.device import Device
 from search.memory.measurement import is_out_of_memory, measure_peak, prepare_process
 from search.metric import PEAK_MEMORY, TOKENS_PER_SECOND
-from search.objective import Objective
+from search.objective import Objective, saved
 from search.results import Outcome, Params, Trial
 from search.training import TrainingRun
 from search.trials.placement import allowed_cores
@@ -26,6 +29,8 @@ from search.trials.steps import Steps
 CHECKPOINT_SECONDS = 60.0
 _CHECKPOINT = "checkpoint.pt"
 WEIGHTS = "model.pt"
+MODEL = "model"
+"""The folder of the model in the form that its objective saves it in, where it has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +73,7 @@ def train(
                 return None
             metrics = run.evaluate()
             _write(run.model.state_dict(), job.folder / WEIGHTS)
+            _write_model(run.model, job)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -147,6 +153,24 @@ def _write(value: object, file: Path) -> None:
         partial.unlink(missing_ok=True)
         msg = f"{file} cannot be written: {error} (free some space, or give another by --output)"
         raise MachineError(msg) from error
+
+
+def _write_model(model: nn.Module, job: ProductionJob) -> None:
+    """Writes a folder whole or not at all."""
+    folder = job.folder / MODEL
+    partial = folder.with_name(f"{MODEL}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir()
+        without_checkpoints(model)
+        if saved(job.objective, model, job.params, partial):
+            shutil.rmtree(folder, ignore_errors=True)
+            partial.replace(folder)
+    except OSError as error:
+        msg = f"{folder} cannot be written: {error} (free some space, or give another by --output)"
+        raise MachineError(msg) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _train_to_the_end(

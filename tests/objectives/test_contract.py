@@ -1,6 +1,8 @@
 import pytest
 import torch
+from tiny_folder import BERT, GPT2, LLAMA
 
+from objectives.huggingface import CausalLanguageModel, SequenceClassifier
 from objectives.image_classifier import ImageClassifier
 from objectives.language_model import LanguageModel
 from objectives.seq2seq import Seq2Seq
@@ -9,6 +11,7 @@ from search.contract import check_objective
 
 BATCH = {"batch_size": 4}
 TEXT = {**BATCH, "vocabulary": 256, "sequence_length": 16, "width": 16, "depth": 1, "heads": 2}
+SHORT = {**BATCH, "sequence_length": 16}
 OBJECTIVES = {
     "language model": (
         lambda: LanguageModel(held_out_tokens=1_500),
@@ -51,6 +54,36 @@ OBJECTIVES = {
         lambda: TextRegressor(held_out_samples=80),
         TEXT,
         [{"variant": "transformer"}, {"precision": "bf16-true"}],
+    ),
+    "gpt2": (
+        lambda: CausalLanguageModel(config=GPT2, held_out_tokens=1_500),
+        SHORT,
+        [
+            {"lora_rank": 2, "lora_dropout": 0.1, "activation_checkpointing": True},
+            {"samples": "packed", "attention": "eager"},
+            {"samples": "padded", "bucketing": 2, "sequence_length": 70},
+        ],
+    ),
+    "llama": (
+        lambda: CausalLanguageModel(config=LLAMA, held_out_tokens=1_500),
+        SHORT,
+        [
+            {"vocabulary": 300, "depth": 1, "activation_checkpointing": "attention"},
+            {"samples": "packed", "lora_rank": 2, "precision": "bf16-true"},
+        ],
+    ),
+    "bert": (
+        lambda: SequenceClassifier(config=BERT, held_out_samples=80),
+        SHORT,
+        [
+            {"lora_rank": 2, "activation_checkpointing": True},
+            {"attention": "eager", "bucketing": 2, "dropout": 0.0},
+        ],
+    ),
+    "llama as a classifier": (
+        lambda: SequenceClassifier(config=LLAMA, held_out_samples=80),
+        SHORT,
+        [{"lora_rank": 2, "precision": "bf16-true"}],
     ),
 }
 """How each is opened, its dimensions at their smallest, and changes that only it knows."""
