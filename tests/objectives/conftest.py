@@ -1,5 +1,6 @@
+"""The modules beside these tests can be imported."""
+
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-"""Here lies `tiny_folder`, which tests write models with."""
+sys.path.append(str(Path(__file__).parent))

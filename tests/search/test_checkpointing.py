@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from objectives.language_model import Decoder, LanguageModelParams
-from search.checkpointing import checkpoint
+from search.checkpointing import checkpoint, without_checkpoints
 from search.errors import InputError
 
 _WRAPPED = "_checkpoint_wrapped_module"
@@ -50,6 +50,28 @@ def test_finds_the_attention_of_torchs_own_layers():
     names = [name for name, _ in model.named_modules() if name.endswith(_WRAPPED)]
     assert names == [f"layers.{index}.self_attn.{_WRAPPED}" for index in range(2)]
     model(torch.ones(2, 3, 8)).sum().backward()
+
+
+@pytest.mark.parametrize("choice", [True, "attention"])
+def test_it_can_be_taken_off_again(choice):
+    model = Decoder(LanguageModelParams(width=8, heads=2, depth=3))
+    before = [type(module) for module in model.modules()]
+    checkpoint(model, choice)
+    without_checkpoints(model)
+    assert [type(module) for module in model.modules()] == before
+
+
+def test_finds_attention_that_has_matrices_of_its_own():
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2, 2))
+
+    block = nn.ModuleDict({"attention": Attention(), "attention_norm": nn.LayerNorm(2)})
+    model = nn.Sequential(nn.ModuleList([block]))
+    checkpoint(model, "attention")
+    names = [name for name, _ in model.named_modules() if name.endswith(_WRAPPED)]
+    assert names == [f"0.0.attention.{_WRAPPED}"]
 
 
 def test_a_model_without_blocks_is_refused():
