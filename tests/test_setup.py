@@ -55,7 +55,8 @@ print(json.dumps({"code": code, "loaded": sorted(sys.modules)}))
 def requirements() -> list[Requirement]:
     extras = PROJECT["optional-dependencies"].values()
     lines = [*PROJECT["dependencies"], *(line for extra in extras for line in extra)]
-    return [Requirement(line) for line in lines]
+    named = [Requirement(line) for line in lines]
+    return [each for each in named if each.name != PROJECT["name"]]  # an extra that takes another
 
 
 def pins() -> dict[str, str]:
