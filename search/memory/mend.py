@@ -1,6 +1,7 @@
 """For a configuration that does not fit: the single changes that would make it fit.
 
-Left out: two changes at once, and a smaller model.
+Left out: two changes at once, a smaller model, and the optimizer on the host, whose time nobody
+can tell.
 """
 
 from __future__ import annotations
@@ -8,19 +9,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from search.memory.events import Part
 from search.memory.feasibility import (
     DoesNotFit,
     Fits,
     Predict,
-    accumulated_sizes,
     judge_if_possible,
 )
-from search.optimizers import Optimizer
+from search.memory.machine import FRAGMENTATION
+from search.memory.ways import Keeps, Length, Way, ways
 from search.results import Params, ParamValue, PredictedMemory
-from search.training import Precision, TrainingParams
 from search.units import shown
 
 if TYPE_CHECKING:
@@ -32,30 +32,8 @@ SecondsPerToken = Callable[[Params], float]
 _NEXT_TO_NOTHING = 1.05
 """A change that costs at most this is offered before others that keep as much are looked at: an
 estimate does not tell finer differences."""
-_MOST_LENGTHS = 8
-"""More values than these are a range, of which a few are tried."""
-
-
-class Keeps(IntEnum):
-    """What a change leaves as it was, the most first."""
-
-    RESULT = 0
-    """The step updates the weights as before: accumulation, checkpointing. (Layers that look at a
-    whole micro-batch, such as batch norm, do see a smaller one.)"""
-    WEIGHTS = 1
-    """Products are rounded, weights and updates are not: `bf16-mixed`."""
-    PROBLEM = 2
-    """All is rounded, but the same is learned in the same way: `bf16-true`."""
-    NOTHING = 3
-    """Another update rule or shorter samples: hyperparameters must be found anew."""
-
-
-class Way(NamedTuple):
-    """One dimension and the values to try in turn, the least change first."""
-
-    keeps: Keeps
-    name: str
-    values: tuple[ParamValue, ...]
+_MAY_GO_WITH_ANY = frozenset({str(Part.TEMPORARIES), str(Part.WORKSPACE), FRAGMENTATION})
+"""Parts of a peak that a change to any other may lessen too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,14 +54,6 @@ class Mend:
     def __str__(self) -> str:
         """`micro_batch_size 8`."""
         return f"{self.name} {shown(self.value)}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Length:
-    """The dimension that is the length of a sample, and the values of it that are searched."""
-
-    name: str
-    searched: Sequence[ParamValue] = ()
 
 
 def cheapest_mend(
@@ -112,6 +82,7 @@ def cheapest_mend(
         refused.budget_bytes,
         seconds_per_token=seconds_per_token,
         length=Length(name=name, searched=searched.get(name, ())) if name else None,
+        refused=refused.predicted,
     )
     return next(found, None)
 
@@ -123,6 +94,7 @@ def mends(
     *,
     seconds_per_token: SecondsPerToken,
     length: Length | None,
+    refused: PredictedMemory | None = None,
 ) -> Iterator[Mend]:
     """Single changes that fit, the cheapest first: ask for one, and the others cost nothing.
 
@@ -138,6 +110,7 @@ def mends(
         budget_bytes: what one trial may use.
         seconds_per_token: estimated, in any unit that is the same for all.
         length: that of a sample, if there is one.
+        refused: what the configuration itself needs: what cannot save enough is then not asked for.
     """
 
     def slow_down(changed: Params) -> float:
@@ -146,6 +119,8 @@ def mends(
     for _, group in itertools.groupby(ways(params, length), key=lambda way: way.keeps):
         found: list[Mend] = []
         for way in group:
+            if refused and not _can_be_enough(way, refused, budget_bytes):
+                continue
             verdict = _first_that_fits(way, params, predict, budget_bytes)
             if verdict is not None:
                 found.append(_mend(way, verdict, slow_down(verdict.params)))
@@ -165,68 +140,22 @@ def _mend(way: Way, verdict: Fits, slow_down: float) -> Mend:
     )
 
 
+def _can_be_enough(way: Way, refused: PredictedMemory, budget_bytes: int) -> bool:
+    """Whether a way that lessens some parts of the peak would fit if they were nothing.
+
+    What else there was at that moment is still there.
+    """
+    if not way.lessens or not refused.parts:
+        return True
+    going = way.lessens | _MAY_GO_WITH_ANY
+    saved_bytes = sum(size for part, size in refused.parts.items() if part in going)
+    left = 1 - saved_bytes / refused.expected_bytes
+    return refused.high_bytes * left <= budget_bytes
+
+
 def _first_that_fits(way: Way, params: Params, predict: Predict, budget_bytes: int) -> Fits | None:
     for value in way.values:
         verdict = judge_if_possible({**params, way.name: value}, predict, budget_bytes)
         if isinstance(verdict, Fits):
             return verdict
     return None
-
-
-def ways(params: Params, length: Length | None) -> tuple[Way, ...]:
-    """All that may be changed in a configuration, in the order of what it keeps."""
-    training = TrainingParams.of(params)
-    return tuple(
-        way
-        for way in (
-            Way(Keeps.RESULT, "micro_batch_size", accumulated_sizes(params)),
-            Way(
-                Keeps.RESULT,
-                "activation_checkpointing",
-                () if training.activation_checkpointing is True else (True,),
-            ),
-            Way(Keeps.WEIGHTS, "precision", _mixed(training.precision)),
-            Way(Keeps.PROBLEM, "precision", _all_in_bf16(training.precision)),
-            Way(Keeps.NOTHING, "optimizer", _stateless(training.optimizer)),
-            Way(Keeps.NOTHING, length.name if length else "", _shorter(params, length)),
-        )
-        if way.values
-    )
-
-
-def _mixed(precision: Precision) -> tuple[str, ...]:
-    wide = precision in (Precision.FP32, Precision.TF32)
-    return (Precision.BF16_MIXED.value,) if wide else ()
-
-
-def _all_in_bf16(precision: Precision) -> tuple[str, ...]:
-    return () if precision is Precision.BF16 else (Precision.BF16.value,)
-
-
-def _stateless(optimizer: Optimizer) -> tuple[str, ...]:
-    return () if optimizer is Optimizer.SGD else (Optimizer.SGD.value,)
-
-
-def _shorter(params: Params, length: Length | None) -> tuple[int, ...]:
-    """The shorter lengths that are searched, where these are few.
-
-    Else three quarters, a half and a quarter of the length: of those that are searched, or of all.
-    """
-    whole = params.get(length.name) if length else None
-    if length is None or not isinstance(whole, int):
-        return ()
-    known = [value for value in length.searched if isinstance(value, int) and value < whole]
-    if 0 < len(known) <= _MOST_LENGTHS:
-        return tuple(sorted(known, reverse=True))
-    parts = (whole * quarters // 4 for quarters in (3, 2, 1) if whole * quarters % 4 == 0)
-    return tuple(part for part in parts if not known or part in known)
-
-
-def changed(params: Params) -> Iterator[Params]:
-    """The configurations that `mends` may ask for, to be announced before they are predicted.
-
-    Left out: other lengths, for which a program of all that is searched might not hold.
-    """
-    for way in ways(params, None):
-        for value in way.values:
-            yield {**params, way.name: value}

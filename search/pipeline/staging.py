@@ -256,7 +256,7 @@ def _rescue(loaded: LoadedSweep) -> tuple[str, ...]:
 def _with_changes(space: Iterable[Params], rescue: tuple[str, ...]) -> Iterator[Params]:
     """Each configuration, and those that may be asked for where it does not fit."""
     from search.memory.feasibility import rescues
-    from search.memory.mend import changed
+    from search.memory.ways import changed
 
     for params in space:
         yield params

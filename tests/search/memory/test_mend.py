@@ -1,13 +1,18 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import search.memory.ways
 from search.errors import MachineError
 from search.memory.feasibility import DoesNotFit, Fits, judge
 from search.memory.machine import CpuMemory
-from search.memory.mend import Keeps, Length, Mend, changed, mends, ways
+from search.memory.mend import Mend, mends
 from search.memory.prediction import Predictor
 from search.memory.sample import Sample
+from search.memory.ways import Keeps, Length, changed, ways
+from search.optimizers import has_torchao
 from search.results import PredictedMemory
 from search.training import TrainingParams, micro_batch_size
 from search.units import MIB
@@ -25,11 +30,11 @@ PARAMS = {
 
 def needed_bytes(params) -> int:
     """40 MiB of weights and their like, and 64 KiB for each position of a micro-batch."""
-    states = {"adamw": 4, "adam": 4, "sgd": 3}[params["optimizer"]] * 10 * MIB
+    halves = {"adamw": 8, "adam": 8, "sgd": 6, "adamw-8bit": 5, "adafactor": 4}
+    states = halves[params["optimizer"]] * 5 * MIB
     width = 2 if params["precision"].startswith("bf16") else 4
     activations = micro_batch_size(params) * params["sequence_length"] * 16384 * width
-    if params["activation_checkpointing"]:
-        activations //= 4
+    activations //= {False: 1, True: 4, "every-2": 2}[params["activation_checkpointing"]]
     return states * (2 if params["precision"] == "bf16-true" else 4) // 4 + activations
 
 
@@ -45,8 +50,7 @@ def predict(params) -> PredictedMemory:
 def seconds_per_token(params) -> float:
     """A micro-batch costs a start; checkpointing a third more; bf16 half."""
     seconds = 1 + 0.1 / micro_batch_size(params)
-    if params["activation_checkpointing"]:
-        seconds *= 4 / 3
+    seconds *= 1 + {False: 0, True: 2, "every-2": 1}[params["activation_checkpointing"]] / 6
     return seconds / (2 if params["precision"].startswith("bf16") else 1)
 
 
@@ -68,10 +72,10 @@ class TestGolden:
         found = offered(PARAMS, 80 * MIB)
         assert [str(mend) for mend in found] == [
             "micro_batch_size 8",  # 73 MiB
-            "activation_checkpointing true",  # 57 MiB
+            "activation_checkpointing every-2",  # 73 MiB
             "precision bf16-mixed",  # 73 MiB
             "precision bf16-true",  # 53 MiB
-            "sequence_length 32",  # 73 MiB; three quarters are 89 MiB, sgd 95 MiB
+            "sequence_length 32",  # 73 MiB; three quarters are 89 MiB, adafactor 85 MiB
         ]
         first = found[0]
         assert first.predicted.high_bytes == 73 * MIB
@@ -126,7 +130,71 @@ class TestGolden:
         assert values == ([tried] if tried else [])
 
 
+class TestWays:
+    def named(self, **chosen):
+        return {
+            (way.name, value) for way in ways({**PARAMS, **chosen}, None) for value in way.values
+        }
+
+    def test_the_loss_is_cut_where_the_objective_can(self):
+        assert ("loss_chunks", 8) not in self.named()
+        assert ("loss_chunks", 8) in self.named(loss_chunks=1)
+        assert ("loss_chunks", 8) not in self.named(loss_chunks=4)
+
+    def test_steps_in_the_backward_pass_need_gradients_left_as_they_are(self):
+        assert ("step_in_backward", True) not in self.named()
+        assert ("step_in_backward", True) in self.named(clip_norm=0.0)
+        accumulated = self.named(clip_norm=0.0, micro_batch_size=4)
+        assert ("step_in_backward", True) not in accumulated
+
+    def test_a_smaller_state_is_offered_where_there_is_one(self, monkeypatch):
+        monkeypatch.setattr(search.memory.ways, "has_torchao", lambda: False)
+        optimizers = {
+            name: {value for way, value in self.named(optimizer=name) if way == "optimizer"}
+            for name in ("adamw", "adam", "sgd", "adafactor")
+        }
+        assert optimizers == {
+            "adamw": {"adafactor"},
+            "adam": {"adafactor"},
+            "sgd": set(),
+            "adafactor": set(),
+        }
+
+    @pytest.mark.skipif(not has_torchao(), reason="torchao is not installed")
+    def test_8_bits_learn_the_same_and_come_before_what_learns_otherwise(self):
+        found = [(way.keeps, way.values) for way in ways(PARAMS, None) if way.name == "optimizer"]
+        assert found == [(Keeps.PROBLEM, ("adamw-8bit",)), (Keeps.NOTHING, ("adafactor",))]
+
+    def test_what_is_partly_checkpointed_may_be_wholly(self):
+        partly = self.named(activation_checkpointing="every-2")
+        assert ("activation_checkpointing", True) in partly
+        assert ("activation_checkpointing", "every-2") not in partly
+
+
 class TestCosts:
+    def test_what_cannot_save_enough_is_not_asked_for(self):
+        asked = []
+
+        def counted(params):
+            asked.append(params)
+            return predict(params)
+
+        # 105 MiB, of which states are 20: without them it would be 85.
+        parts = {"parameters": 20 * MIB, "optimizer": 20 * MIB, "activations": 64 * MIB}
+        refused = replace(predict(PARAMS), parts=parts)
+        list(
+            mends(
+                PARAMS,
+                counted,
+                80 * MIB,
+                seconds_per_token=seconds_per_token,
+                length=None,
+                refused=refused,
+            )
+        )
+        assert {params["optimizer"] for params in asked} == {"adamw"}
+        assert {params["activation_checkpointing"] for params in asked} == {False, "every-2"}
+
     def test_the_first_mend_asks_for_no_others(self):
         asked = []
 
