@@ -6,11 +6,12 @@ of more than one is built.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -21,6 +22,8 @@ from search.optimizers import Optimizer
 if TYPE_CHECKING:
     from search.objective import Batch, Objective
     from search.training import TrainingParams
+
+    _Optimizer = torch.optim.Optimizer
 
 
 class Sharding(StrEnum):
@@ -74,6 +77,13 @@ class Share(NamedTuple):
     round_samples: int
 
 
+class States(NamedTuple):
+    """What a model and each of its optimizers go on from."""
+
+    model: dict[str, Any]
+    optimizers: list[Any]
+
+
 class Together(Protocol):
     """The processes of a run as one of them sees them."""
 
@@ -94,6 +104,24 @@ class Together(Protocol):
 
     def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
         """The objective's metrics; empty on a rank that leaves them to another."""
+        ...
+
+    def agreed(self, choice: int) -> int:
+        """What rank 0 chose, on every rank."""
+        ...
+
+    def of_each(self, value: Any) -> list[Any]:
+        """The values of all ranks, on every rank."""
+        ...
+
+    def states(self, model: nn.Module, optimizers: Sequence[_Optimizer]) -> States:
+        """Of the whole model and its optimizers, as one process would keep them; on rank 0."""
+        ...
+
+    def load_states(
+        self, model: nn.Module, optimizers: Sequence[_Optimizer], states: States
+    ) -> None:
+        """Goes on from `states`, which every rank has read."""
         ...
 
 
@@ -151,7 +179,21 @@ class _Loss(nn.Module):
         return self._objective.evaluate(self.model, batches)
 
 
-class _Alone:
+class _Whole:
+    """States where each process has all of them."""
+
+    def states(self, model: nn.Module, optimizers: Sequence[_Optimizer]) -> States:
+        return States(model.state_dict(), [optimizer.state_dict() for optimizer in optimizers])
+
+    def load_states(
+        self, model: nn.Module, optimizers: Sequence[_Optimizer], states: States
+    ) -> None:
+        model.load_state_dict(states.model)
+        for optimizer, state in zip(optimizers, states.optimizers, strict=True):
+            optimizer.load_state_dict(state)
+
+
+class _Alone(_Whole):
     """A run of one process."""
 
     rank, world_size = 0, 1
@@ -172,6 +214,12 @@ class _Alone:
     def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
         return self._objective.evaluate(model, batches)
 
+    def agreed(self, choice: int) -> int:
+        return choice
+
+    def of_each(self, value: Any) -> list[Any]:
+        return [value]
+
 
 class _Joined:
     """What all runs of several processes share: where this one stands, and a common loss."""
@@ -183,8 +231,18 @@ class _Joined:
         distributed.all_reduce(losses)
         return losses / self.world_size
 
+    def agreed(self, choice: int) -> int:
+        chosen = [choice]
+        distributed.broadcast_object_list(chosen)
+        return chosen[0]
 
-class _Replicated(_Joined):
+    def of_each(self, value: Any) -> list[Any]:
+        values = [value] * self.world_size
+        distributed.all_gather_object(values, value)
+        return values
+
+
+class _Replicated(_Joined, _Whole):
     """Data parallel: every rank keeps the whole model, and gradients are averaged in buckets.
 
     All ranks build the same model from the same seed, so nothing is exchanged at the start;
@@ -197,7 +255,7 @@ class _Replicated(_Joined):
         self._loss = DistributedDataParallel(
             _Loss(objective, model),
             init_sync=False,
-            broadcast_buffers=False,
+            forward_sync_buffers=False,
             gradient_as_bucket_view=as_views,
         )
 
@@ -246,3 +304,26 @@ class _Sharded(_Joined):
         """All ranks together, on the same batches: none could gather the blocks alone."""
         del model
         return self._loss.evaluate(batches)
+
+    def states(self, model: nn.Module, optimizers: Sequence[_Optimizer]) -> States:
+        """Put together on the host of rank 0; the others' are empty."""
+        from torch.distributed.checkpoint import state_dict as checkpoints
+
+        options = checkpoints.StateDictOptions(full_state_dict=True, cpu_offload=True)
+        return States(
+            checkpoints.get_model_state_dict(model, options=options),
+            [
+                checkpoints.get_optimizer_state_dict(model, optimizer, options=options)
+                for optimizer in optimizers
+            ],
+        )
+
+    def load_states(
+        self, model: nn.Module, optimizers: Sequence[_Optimizer], states: States
+    ) -> None:
+        from torch.distributed.checkpoint import state_dict as checkpoints
+
+        options = checkpoints.StateDictOptions(full_state_dict=True)
+        checkpoints.set_model_state_dict(model, states.model, options=options)
+        for optimizer, state in zip(optimizers, states.optimizers, strict=True):
+            checkpoints.set_optimizer_state_dict(model, optimizer, state, options=options)

@@ -32,7 +32,7 @@ from search.optimizers import (
     refusal,
     set_learning_rate,
 )
-from search.parallel import Sharding, Share, next_share, refusals, together
+from search.parallel import Sharding, Share, States, next_share, refusals, together
 from search.prefetching import prefetched
 
 if TYPE_CHECKING:
@@ -437,27 +437,44 @@ class TrainingRun:
             return self._ranks.evaluate(self.model, map(self.on_device, batches))
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything training goes on from, but the position in the data."""
+        """Everything training goes on from, but the position in the data.
+
+        All ranks ask for it together; rank 0 alone need have it all.
+        """
+        states = self._ranks.states(self.model, self.optimizers)
+        generators = {name: get() for name, (get, _) in _generators(self.device).items()}
         return {
-            "model": self.model.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "model": states.model,
+            "optimizers": states.optimizers,
             "scaler": self._scaler.state_dict(),
-            "generators": {name: get() for name, (get, _) in _generators(self.device).items()},
+            "generators": self._ranks.of_each(generators),
             "tokens_seen": self.tokens_seen,
             "overflow_steps": self.overflow_steps,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on, in a new run, from `state_dict`: the data are read again up to where it was."""
-        self.model.load_state_dict(state["model"])
-        for optimizer, kept in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(kept)
+        states = States(state["model"], state["optimizers"])
+        self._ranks.load_states(self.model, self.optimizers, states)
         self._scaler.load_state_dict(state["scaler"])
         while self.tokens_seen < state["tokens_seen"]:
             self.tokens_seen += sum(share.round_tokens for share in self._next_shares())
         self.overflow_steps = state["overflow_steps"]
         for name, (_, put) in _generators(self.device).items():
-            put(state["generators"][name].cpu())
+            put(state["generators"][self._ranks.rank][name].cpu())
+
+    def weights(self) -> dict[str, Tensor]:
+        """The state of the whole model. All ranks ask for it together; rank 0 has it."""
+        return self._ranks.states(self.model, ()).model
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process is rank 0: the one that writes and tells."""
+        return self._ranks.rank == 0
+
+    def agreed(self, choice: int) -> int:
+        """What rank 0 chose. All ranks ask for it together."""
+        return self._ranks.agreed(choice)
 
     def on_device(self, batch: Batch) -> Batch:
         """The batch where the model is."""

@@ -141,6 +141,8 @@ def train(path: Path, *, num_tokens: int | None, output: Path | None) -> None:
         num_threads=config.resources.cpus,
         device=device_here(),
         folder=output or home.home() / "trained" / path.stem,
+        objective_path=config.objective,
+        data=config.data,
     )
     stop = StopRequest()
     with Progress(console=console) as progress, stop.on_interrupt():

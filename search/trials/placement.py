@@ -104,11 +104,12 @@ def require_places(sweep: Sweep, placed: Slots) -> None:
     """
     ranks = largest_world_size(sweep)
     if ranks > placed.num_slots:
-        each = "a GPU and " if placed.gpus else f"{format_bytes(placed.budget_bytes)} and "
+        kind = "a GPU" if placed.gpus else format_bytes(placed.budget_bytes)
+        cores = "core" if placed.cpus == 1 else "cores"
         msg = (
-            f"world_size: {ranks} processes need {ranks} places, each with {each}{placed.cpus} "
-            f"cores; there are {placed.num_slots} (lower world_size, resources.cpus or "
-            "memory.budget)"
+            f"world_size: {ranks} processes need {ranks} places, each with {kind} and "
+            f"{placed.cpus} {cores}; there are {placed.num_slots} (lower world_size, "
+            "resources.cpus or memory.budget)"
         )
         raise MachineError(msg)
 

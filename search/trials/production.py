@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import pickle
 import shutil
+import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, distributed, nn
 
 from search.checkpointing import without_checkpoints
 from search.errors import InputError, MachineError
@@ -21,9 +23,12 @@ from search.memory.device import Device
 from search.memory.measurement import is_out_of_memory, measure_peak, prepare_process
 from search.metric import PEAK_MEMORY, TOKENS_PER_SECOND
 from search.objective import Objective, saved
+from search.parallel import Sharding
 from search.results import Outcome, Params, Trial
 from search.training import TrainingRun
-from search.trials.placement import allowed_cores
+from search.trials.placement import allowed_cores, world_size_of
+from search.trials.rank import Membership, Production
+from search.trials.ranks import LostRankError, Ranks, of_all_ranks
 from search.trials.steps import Steps
 
 CHECKPOINT_SECONDS = 60.0
@@ -31,11 +36,16 @@ _CHECKPOINT = "checkpoint.pt"
 WEIGHTS = "model.pt"
 MODEL = "model"
 """The folder of the model in the form that its objective saves it in, where it has one."""
+_GO_ON, _SAVE, _STOP = range(3)
+"""What to do before the next step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductionJob:
-    """What to train, on how many tokens and CPU threads at most, and where its files go."""
+    """What to train, on how many tokens and CPU threads at most, and where its files go.
+
+    Several processes each load the objective, by `objective_path` on `data`.
+    """
 
     objective: Objective
     params: Params
@@ -43,6 +53,8 @@ class ProductionJob:
     num_threads: int
     device: Device
     folder: Path
+    objective_path: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
 
 
 def train(
@@ -58,22 +70,33 @@ def train(
         stop: set it and the run stops after the step it is in.
 
     Raises:
-        MachineError: when memory runs out or the folder cannot be written.
+        MachineError: when memory runs out, another of its processes ends, or the folder cannot be
+            written.
         InputError: when the loss diverges, or the folder holds another run's checkpoint.
     """
+    _make_folder(job.folder)
     prepare_process()
     torch.set_num_threads(min(job.num_threads, len(allowed_cores())))
+    if world_size_of(job.params) > 1:
+        return _trained_together(job, on_step=on_step, stop=stop)
+    return _trained(job, on_step=on_step, stop=stop)
+
+
+def _trained(
+    job: ProductionJob, *, on_step: Callable[[int, float], None], stop: Event
+) -> Trial | None:
+    """The same, as the only process, or as one of several that all do this."""
     started_at = time.time()
-    _make_folder(job.folder)
     try:
         with measure_peak(job.device) as peak:
             run = _new_run(job)
             steps = _train_to_the_end(run, job, on_step=on_step, stop=stop)
             if not run.done:
                 return None
-            metrics = run.evaluate()
-            _write(run.model.state_dict(), job.folder / WEIGHTS)
-            _write_model(run.model, job)
+            metrics, weights = run.evaluate(), run.weights()
+            if run.is_first:
+                _write(weights, job.folder / WEIGHTS)
+                _write_model(_whole_model(run, weights), job)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -91,6 +114,78 @@ def train(
         duration_seconds=time.time() - started_at,
         curve=steps.curve(),
     )
+
+
+def _trained_together(
+    job: ProductionJob, *, on_step: Callable[[int, float], None], stop: Event
+) -> Trial | None:
+    """The same as the first of several processes, which it starts and ends."""
+    ranks = Ranks(world_size_of(job.params))
+    try:
+        ranks.join(partial(_membership, job), job.device)
+        ranks.tell(
+            Production(
+                params=job.params,
+                num_tokens=job.num_tokens,
+                num_threads=job.num_threads,
+                folder=job.folder.absolute(),
+            )
+        )
+        with ranks.watched():
+            return _of_all(ranks, partial(_trained, job, on_step=on_step, stop=stop))
+    except LostRankError as lost:
+        msg = f"another process of the run ended: {lost} (run it again to go on)"
+        raise MachineError(msg) from lost
+    finally:
+        ranks.close()
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+
+
+def _of_all(ranks: Ranks, train_own: Callable[[], Trial | None]) -> Trial | None:
+    try:
+        trained = train_own()
+    except RuntimeError as error:  # most likely what is left when another rank breaks off
+        reasons = [end.message for end in ranks.ends(None) if end.message]
+        if not reasons:
+            raise
+        raise MachineError("\n".join(reasons)) from error
+    ends = ranks.ends(trained)
+    return trained and of_all_ranks(trained, ends)
+
+
+def _membership(job: ProductionJob, rank: int, port: int) -> Membership:
+    return Membership(
+        rank=rank,
+        world_size=world_size_of(job.params),
+        port=port,
+        objective=job.objective_path,
+        data=job.data,
+        cpus=job.num_threads,
+        cores=(),
+        folder=str(Path.cwd()),
+        import_paths=tuple(sys.path),
+    )
+
+
+def follow(asked: Production, objective: Objective, device: Device) -> Trial:
+    """What another rank does while rank 0 trains: the same, and nothing of it is written or told.
+
+    Nothing is raised: rank 0 hears why.
+    """
+    job = ProductionJob(
+        objective=objective,
+        params=asked.params,
+        num_tokens=asked.num_tokens,
+        num_threads=asked.num_threads,
+        device=device,
+        folder=asked.folder,
+    )
+    stopped = Trial(number=0, params=asked.params, outcome=Outcome.COMPLETED)
+    try:
+        return _trained(job, on_step=lambda *_: None, stop=Event()) or stopped
+    except Exception as error:  # noqa: BLE001 - see above
+        return replace(stopped, outcome=Outcome.FAILED, message=f"{type(error).__name__}: {error}")
 
 
 def _make_folder(folder: Path) -> None:
@@ -140,7 +235,9 @@ def _identity(job: ProductionJob) -> dict[str, Any]:
 
 
 def _save(run: TrainingRun, job: ProductionJob) -> None:
-    _write({"identity": _identity(job), "run": run.state_dict()}, job.folder / _CHECKPOINT)
+    state = run.state_dict()
+    if run.is_first:
+        _write({"identity": _identity(job), "run": state}, job.folder / _CHECKPOINT)
 
 
 def _write(value: object, file: Path) -> None:
@@ -153,6 +250,15 @@ def _write(value: object, file: Path) -> None:
         partial.unlink(missing_ok=True)
         msg = f"{file} cannot be written: {error} (free some space, or give another by --output)"
         raise MachineError(msg) from error
+
+
+def _whole_model(run: TrainingRun, weights: dict[str, Tensor]) -> nn.Module:
+    """The model of a run; a new one on the host where the ranks keep it in shares."""
+    if run.training.sharding is Sharding.NONE:
+        return run.model
+    model = run.objective.model(run.params)
+    model.load_state_dict(weights)
+    return model
 
 
 def _write_model(model: nn.Module, job: ProductionJob) -> None:
@@ -178,14 +284,23 @@ def _train_to_the_end(
 ) -> Steps:
     steps = Steps(tokens_before=run.tokens_seen)
     saved_at = time.monotonic()
-    while not run.done and not stop.is_set():
+    while not run.done:
+        order = run.agreed(_order(stop, saved_at))
+        if order == _STOP:
+            break
+        if order == _SAVE:
+            _save(run, job)
+            saved_at = time.monotonic()
         loss = steps.take(run)
         if not math.isfinite(loss):
             msg = f"the loss became {loss} after {run.tokens_seen} tokens (lower learning_rate)"
             raise InputError(msg)
         on_step(run.tokens_seen, loss)
-        if time.monotonic() - saved_at > CHECKPOINT_SECONDS:
-            _save(run, job)
-            saved_at = time.monotonic()
     _save(run, job)
     return steps
+
+
+def _order(stop: Event, saved_at: float) -> int:
+    if stop.is_set():
+        return _STOP
+    return _SAVE if time.monotonic() - saved_at > CHECKPOINT_SECONDS else _GO_ON

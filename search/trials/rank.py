@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from search.errors import MachineError
-from search.results import Outcome, ParamValue, Trial
+from search.results import Outcome, Params, ParamValue, Trial
 from search.trials.attempt import Task, attempt
 from search.trials.lifelines import end_with
 
@@ -44,6 +44,16 @@ class Membership:
     cores: tuple[int, ...]
     folder: str
     import_paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Production:
+    """A production run that is to be trained along, see `search.trials.production`."""
+
+    params: Params
+    num_tokens: int
+    num_threads: int
+    folder: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +150,11 @@ def train_a_little_together(device: Device, world_size: int) -> None:
         run.step()
 
 
-def _ended(task: Task, objective: Objective, device: Device) -> Trial:
+def _ended(task: Task | Production, objective: Objective, device: Device) -> Trial:
+    if isinstance(task, Production):
+        from search.trials.production import follow
+
+        return follow(task, objective, device)
     running = attempt(task, objective=objective, device=device)
     while True:
         try:

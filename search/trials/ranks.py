@@ -12,8 +12,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from typing import IO, TYPE_CHECKING, Any, Self
@@ -144,14 +144,23 @@ class Ranks:
             LostRankError: when one of them ended without a word.
         """
         self.tell(replace(task, time_limit_seconds=None, objectives=()))
-        over = threading.Event()
-        threading.Thread(target=self._end_with_peers, args=(over,), daemon=True).start()
-        self.in_step = False
-        try:
+        with self.watched():
             trial = yield from attempt(task)
             ends = self.ends(trial)
             self.in_step = all(end.outcome in IN_STEP for end in ends)
             return of_all_ranks(trial, ends)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Round what the ranks do together: `in_step` says at its end whether all came through.
+
+        Where they did not, they are closed.
+        """
+        over = threading.Event()
+        threading.Thread(target=self._end_with_peers, args=(over,), daemon=True).start()
+        self.in_step = False
+        try:
+            yield
         finally:
             over.set()
             if not self.in_step:
@@ -163,9 +172,9 @@ class Ranks:
             with suppress(OSError):  # one that is gone is found out when it is to answer
                 peer.connection.send(what)
 
-    def ends(self, trial: Trial) -> list[Trial]:
-        """How the others ended what this process has ended so."""
-        broken = trial.outcome not in IN_STEP
+    def ends(self, trial: Trial | None) -> list[Trial]:
+        """How the others ended what this process has ended so; None where it broke off."""
+        broken = trial is None or trial.outcome not in IN_STEP
         ends = []
         for peer in self._peers:
             if broken and not peer.connection.poll(_SECONDS_TO_TELL):

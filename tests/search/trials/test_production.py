@@ -126,3 +126,33 @@ def test_it_takes_no_more_threads_than_there_are_cores(job, monkeypatch):
     monkeypatch.setattr(production.torch, "set_num_threads", asked.append)
     trained(replace(job, num_threads=4096), steps=1)
     assert asked == [len(os.sched_getaffinity(0))]
+
+
+@pytest.mark.timeout(600)  # two pairs of processes are started
+@pytest.mark.parametrize("sharding", ["full"])
+def test_two_processes_go_on_from_their_checkpoint_to_the_weights_of_one(job, tmp_path, sharding):
+    trained(replace(job, folder=tmp_path / "alone"))
+    params = {**PARAMS, "world_size": 2, "sharding": sharding}
+    together = replace(job, params=params, objective_path="tiny_objective:TinyModel")
+    assert trained(together, steps=3) == (None, [8, 16, 24])
+    finished, seen = trained(together)
+    assert seen == [32, 40, 48, 56, 64]
+    assert len(finished.details["peak_bytes_by_rank"].split(",")) == 2
+    weights = torch.load(job.folder / "model.pt")
+    for name, tensor in torch.load(tmp_path / "alone" / "model.pt").items():
+        assert torch.allclose(weights[name], tensor, rtol=1e-5)
+
+
+@pytest.mark.timeout(600)
+def test_what_another_process_meets_ends_the_run_with_its_reason(job, tmp_path):
+    params = {**PARAMS, "world_size": 2, "ending": "killed_of_rank_1"}
+    killed = {"killed": str(tmp_path / "killed")}
+    together = replace(
+        job,
+        params=params,
+        objective=TinyModel(**killed),
+        objective_path="tiny_objective:TinyModel",
+        data=killed,
+    )
+    with pytest.raises(MachineError, match="rank 1 ended with -9"):
+        trained(together)
