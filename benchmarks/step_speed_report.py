@@ -16,6 +16,7 @@ from benchmarks.turns import Ratio, Step, ratio
 from search.memory.cuda import Cuda
 from search.memory.device import Device
 from search.memory.rates import rates_by_data_sheet
+from search.memory.speed import utilization as model_flop_utilization
 from search.memory.trace import trace
 
 BASE = "bare loop"
@@ -90,8 +91,7 @@ def utilization(job: Job, device: Device, seconds: float) -> float | None:
     if rates is None or device.architecture is None:
         return None
     work = trace(job.objective, job.all_params, target=Cuda(architecture=device.architecture)).work
-    flops = work.flops if work else {}
-    return sum(number / rates.peak(kind) for kind, number in flops.items()) / seconds
+    return work and model_flop_utilization(work, rates, steps_per_second=1 / seconds)
 
 
 def report(found: Sequence[Measured], device: Device, *, command: str) -> str:

@@ -34,6 +34,16 @@ TOKENS_PER_SECOND = Metric(
 PEAK_MEMORY = Metric(name="peak_memory", goal=Goal.MIN, unit="B", section="memory")
 TRAINING_METRICS = (TOKENS_PER_SECOND, PEAK_MEMORY)
 """What `search.training` and `search.memory.measurement` measure of every trial."""
+ENERGY_PER_TOKEN = Metric(name="energy_per_token", goal=Goal.MIN, unit="J", section="cost")
+COST_PER_MILLION_TOKENS = Metric(name="cost_per_million_tokens", goal=Goal.MIN, section="cost")
+MFU = Metric(name="mfu", goal=Goal.MAX, section="speed")
+"""Model FLOP utilization: the share of a GPU's peak that training reached, from 0 to 1."""
+EFFICIENCY_METRICS = (ENERGY_PER_TOKEN, COST_PER_MILLION_TOKENS, MFU)
+"""Of a trial where they can be had: a counter of energy, a price, a peak. Else they are absent."""
+KNOWN_METRICS = (*TRAINING_METRICS, *EFFICIENCY_METRICS)
+"""All that a trial may have besides the metrics of its objective."""
+DERIVED_METRICS = (COST_PER_MILLION_TOKENS, MFU)
+"""Those that follow from the others once a trial has ended."""
 
 
 def oriented_values(

@@ -89,6 +89,21 @@ def bytes_held_by(uuid: str, pids: Collection[int], nvml: Any = None) -> HeldByt
     return nothing
 
 
+def total_joules(uuid: str, nvml: Any = None) -> float | None:
+    """The energy a GPU took since its driver was loaded; None where it has no such counter.
+
+    Slices of a GPU and those before Volta have none. Source: NVML API reference,
+    `nvmlDeviceGetTotalEnergyConsumption`, in mJ.
+    """
+    if nvml is None and (nvml := _library()) is None:
+        return None
+    with suppress(nvml.NVMLError), _session(nvml):
+        for handle, _ in _handles(nvml):
+            if _plain(nvml.nvmlDeviceGetUUID(handle)) == _plain(uuid):
+                return float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3
+    return None
+
+
 def _library() -> Any:
     try:
         import pynvml

@@ -168,10 +168,32 @@ def cheapest_that_fits(candidates: Iterable[Candidate]) -> tuple[Ranked, ...]:
 
 
 def _ranked(candidate: Candidate, speed: Speed) -> Ranked:
-    price = candidate.price_per_hour / _SECONDS_PER_HOUR * _TOKENS
+    price = candidate.price_per_hour
     return Ranked(
         name=candidate.name,
-        low_cost=price / speed.high_tokens_per_second,
-        expected_cost=price / speed.expected_tokens_per_second,
-        high_cost=price / speed.low_tokens_per_second,
+        low_cost=cost_per_million_tokens(price, speed.high_tokens_per_second),
+        expected_cost=cost_per_million_tokens(price, speed.expected_tokens_per_second),
+        high_cost=cost_per_million_tokens(price, speed.low_tokens_per_second),
     )
+
+
+def cost_per_million_tokens(price_per_hour: float, tokens_per_second: float) -> float:
+    """What training on a million tokens costs, in the currency of the price."""
+    return price_per_hour / _SECONDS_PER_HOUR * _TOKENS / tokens_per_second
+
+
+def utilization(work: Work, rates: Rates, *, steps_per_second: float) -> float:
+    """The share of the time in which a step's products would be done at the device's peaks.
+
+    Where all of them are of one kind of arithmetic it is model FLOP utilization as it was defined.
+    It is that of the hardware, and larger, where `work` holds what is computed again.
+
+    Args:
+        work: of one optimizer step.
+        rates: the device's peaks.
+        steps_per_second: how many optimizer steps it takes a second.
+
+    Source: Chowdhery and others 2022, arXiv 2204.02311, section 4.1.
+    """
+    seconds = sum(flops / rates.peak(kind) for kind, flops in work.flops.items())
+    return seconds * steps_per_second

@@ -160,11 +160,11 @@ def train(path: Path, *, num_tokens: int | None, output: Path | None) -> None:
 
 
 def _record_production(config: PickedConfig, path: Path, job: ProductionJob, trial: Trial) -> None:
-    from search.metric import TRAINING_METRICS
+    from search.metric import KNOWN_METRICS
     from search.tracking.production import RecordedRun, record_production
     from search.units import format_value
 
-    known = (*job.objective.metrics, *TRAINING_METRICS)
+    known = (*job.objective.metrics, *KNOWN_METRICS)
     metrics = tuple(metric for metric in known if metric.name in trial.metrics)
     for metric in metrics:
         say(f"{metric.name} {format_value(trial.metrics[metric.name], metric.unit)}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from search.errors import InputError
 from search.objective import Untraced
+from search.pipeline.efficiency import refuse_unmeasured
 from search.pipeline.learning import UntracedStage, untraced_stage
 from search.pipeline.screen import console
 
@@ -72,6 +73,7 @@ def prepare(path: Path, *, budget_bytes: int | None = None) -> Stage | UntracedS
     _refuse_absent_device(loaded, device)
     placed = slots(loaded.sweep, device)
     placed = replace(placed, budget_bytes=budget_bytes or placed.budget_bytes)
+    refuse_unmeasured(loaded, device, placed)
     if isinstance(loaded.objective, Untraced):
         return untraced_stage(loaded, device, placed)
     return _stage(loaded, device, placed, is_here=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from search import home
 from search.errors import InputError, InterruptedRunError, SearchError
+from search.pipeline.efficiency import derived_of
 from search.pipeline.learning import UntracedStage
 from search.pipeline.running import predict_ahead
 from search.pipeline.screen import StopRequest, console, say
@@ -188,6 +189,7 @@ def _run(
                 address=address,
                 order=order,
                 deployment=stage.loaded.deployment,
+                derived=derived_of(stage),
             )
         status = RunStatus.FINISHED
         if isinstance(stage, Stage):

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from search.errors import Fault, InputError
-from search.metric import TRAINING_METRICS, Goal, Metric
+from search.metric import KNOWN_METRICS, Goal, Metric
 from search.objective import Objective, Split
 from search.results import Params
 from search.sweep.dimensions import is_plain
@@ -55,7 +55,7 @@ def budget_faults(
 
 def metric_faults(goals: Mapping[str, Any], metrics: Sequence[Metric]) -> Iterator[Fault]:
     """Metrics that nothing measures, and goals the wrong way round."""
-    known = {metric.name: metric for metric in (*metrics, *TRAINING_METRICS)}
+    known = {metric.name: metric for metric in (*metrics, *KNOWN_METRICS)}
     for name, goal in goals.items():
         place = f"objectives.{name}"
         if name not in known:

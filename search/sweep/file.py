@@ -14,7 +14,7 @@ from pydantic_core import core_schema
 
 from search.compression.params import Deployment, Quantization, compression_metrics
 from search.errors import Fault, FileFaultsError, InputError
-from search.metric import TRAINING_METRICS, Metric
+from search.metric import KNOWN_METRICS, Metric
 from search.objective import Objective, Untraced, load_objective, memory_neutral
 from search.results import Params, ParamValue
 from search.sweep import checks, compression
@@ -70,7 +70,7 @@ class LoadedSweep:
     def metrics(self) -> tuple[Metric, ...]:
         """Every metric that a trial may tell: the objective's, of training, of what is deployed."""
         more = compression_metrics(self.objective.metrics) if self.sweep.compression else ()
-        known = (*self.objective.metrics, *TRAINING_METRICS, *more)
+        known = (*self.objective.metrics, *KNOWN_METRICS, *more)
         return tuple({metric.name: metric for metric in known}.values())
 
     @property

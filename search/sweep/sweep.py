@@ -179,6 +179,9 @@ class ResourceSettings(BaseModel):
     """CPU cores for each trial."""
     concurrent: int | None = Field(default=None, ge=1)
     """The most trials at once. Default: as many as cores and memory allow."""
+    price_per_hour: Annotated[float, Field(gt=0)] | None = Field(default=None, examples=[1.5])
+    """What an hour of what one trial trains on costs, in any currency: of its GPU, or of its share
+    of this machine. From it `cost_per_million_tokens` follows."""
 
 
 class Sweep(BaseModel):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from search.errors import Fault, InputError
-from search.metric import TRAINING_METRICS, Goal, Metric
+from search.metric import KNOWN_METRICS, Goal, Metric
 from search.objective import Untraced, load_trainable
 from search.sweep import checks
 from search.sweep.command import command_faults
@@ -37,7 +37,7 @@ def _is_function(path: str) -> bool:
 
 def _metrics(data: Mapping[str, Any]) -> tuple[Metric, ...]:
     """The metrics under `objectives` that are not measured anyway."""
-    measured = {metric.name for metric in TRAINING_METRICS}
+    measured = {metric.name for metric in KNOWN_METRICS}
     goals = checks.section(data, "objectives")
     return tuple(
         Metric(name=name, goal=Goal(goal))

@@ -16,13 +16,14 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from search.errors import SearchError
-from search.metric import PEAK_MEMORY, TOKENS_PER_SECOND
+from search.metric import DERIVED_METRICS, ENERGY_PER_TOKEN, PEAK_MEMORY, TOKENS_PER_SECOND
 from search.results import Outcome, Params, ParamValue, Trial
 from search.trials.steps import Steps
 
 if TYPE_CHECKING:
     from search.compression.params import Deployment
     from search.memory.device import Device
+    from search.memory.energy import EnergyMeter
     from search.objective import Objective
     from search.training import TrainingRun
 
@@ -45,7 +46,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What one attempt is to do."""
+    """What one attempt is to do. `alone` tells that no other trial has the device meanwhile."""
 
     number: int
     params: Params
@@ -53,6 +54,7 @@ class Task:
     budget_bytes: int
     time_limit_seconds: float | None
     objectives: tuple[str, ...]
+    alone: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,6 +65,12 @@ class _Record:
     metrics: dict[str, float] = field(default_factory=dict)
     details: dict[str, ParamValue] = field(default_factory=dict)
     overflows_in_a_row: int = 0
+
+    def note_energy(self, meter: EnergyMeter | None, run: TrainingRun) -> None:
+        """Joules a token from the first step on, where the device tells."""
+        joules = meter.joules() if meter else None
+        if joules:
+            self.metrics[ENERGY_PER_TOKEN.name] = joules / run.tokens_seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +212,7 @@ def _deploy(run: TrainingRun, file: Path, task: Task, trainee: _Trainee, record:
 def _trained(
     task: Task, trainee: _Trainee, record: _Record
 ) -> Generator[Progress, None, TrainingRun]:
+    from search.memory.energy import energy_meter
     from search.training import TrainingRun
 
     deadline = time.perf_counter() + (task.time_limit_seconds or math.inf)
@@ -215,13 +224,16 @@ def _trained(
     )
     record.details["num_parameters"] = sum(param.numel() for param in run.model.parameters())
     report_at = time.perf_counter() + CHUNK_SECONDS
+    meter = energy_meter(trainee.device) if task.alone else None
     while not run.done:
         _step(run, record)
         if time.perf_counter() > deadline:
             raise _EndedError(Outcome.TIMED_OUT, _time_out(task, run))
         if time.perf_counter() > report_at:
+            record.note_energy(meter, run)
             yield Progress(tokens_seen=run.tokens_seen, loss=record.steps.losses[-1])
             report_at = time.perf_counter() + CHUNK_SECONDS
+    record.note_energy(meter, run)
     _note(run.evaluate(), "the evaluation", record)
     return run
 
@@ -265,7 +277,8 @@ def _note(values: Mapping[str, float], source: str, record: _Record) -> None:
 
 
 def _require_objectives(task: Task, record: _Record) -> None:
-    measured = {*record.metrics, TOKENS_PER_SECOND.name, PEAK_MEMORY.name}
+    derived = (metric.name for metric in DERIVED_METRICS)
+    measured = {*record.metrics, TOKENS_PER_SECOND.name, PEAK_MEMORY.name, *derived}
     if missing := [name for name in task.objectives if name not in measured]:
         given = ", ".join(name for name in record.metrics if name != PEAK_MEMORY.name)
         msg = f"the evaluation gave no {', '.join(missing)} (it gave {given})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
@@ -27,6 +27,15 @@ from search.trials.placement import world_size_of
 if TYPE_CHECKING:
     from search.sweep.sweep import Sweep
     from search.trials.gate import Gate
+
+Derived = Callable[[Trial], Mapping[str, float]]
+"""Metrics that follow from those of a completed trial."""
+
+
+def no_figures(_: Trial) -> Mapping[str, float]:
+    """None."""
+    return {}
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -75,6 +84,7 @@ class Bookkeeper:
         ledger: Ledger,
         gate: Callable[[LedgerState, Callable[[Refused], None]], Gate],
         on_event: Callable[[Event], None],
+        derived: Derived = no_figures,
     ) -> None:
         """Reads the ledger, which must be claimed.
 
@@ -83,11 +93,13 @@ class Bookkeeper:
             ledger: where everything is recorded.
             gate: makes the gate from what is on record and a listener for refusals.
             on_event: is told what happens, once it is recorded.
+            derived: metrics that follow from a completed trial.
         """
         history = ledger.read()
         self._sweep = sweep
         self._ledger = ledger
         self._on_event = on_event
+        self._derived = derived
         self._gate = gate(history, self._refused)
         self._waiting = deque(history.unfinished)
         self._running: dict[int, Started] = {}
@@ -172,13 +184,23 @@ class Bookkeeper:
         """Records how a running trial ended."""
         started = self._running.pop(trial.number)
         details = {**started.details, **trial.details}
-        trial = replace(trial, predicted=started.predicted, details=details)
+        trial = self._whole(replace(trial, predicted=started.predicted, details=details))
         self._ledger.finished(trial)
         self._gate.finished(trial)
         self._num_trained += trial.outcome.is_trained
         self._num_unplaced = 0
         self._give_up_on_a_row(trial)
         self._on_event(TrialFinished(trial=trial))
+
+    def _whole(self, trial: Trial) -> Trial:
+        """With what follows from it. A completed one that still lacks an objective has failed."""
+        if trial.outcome is not Outcome.COMPLETED:
+            return trial
+        trial = replace(trial, metrics={**trial.metrics, **self._derived(trial)})
+        if missing := [name for name in self._sweep.objectives if name not in trial.metrics]:
+            message = f"it has no {', '.join(missing)} (it has {', '.join(trial.metrics)})"
+            return replace(trial, outcome=Outcome.FAILED, message=message)
+        return trial
 
     @_noting_faults
     def again(self, number: int) -> None:

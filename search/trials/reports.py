@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, SupportsFloat
 
-from search.metric import PEAK_MEMORY, TOKENS_PER_SECOND
+from search.metric import DERIVED_METRICS, PEAK_MEMORY, TOKENS_PER_SECOND, TRAINING_METRICS
 from search.results import CurvePoint, Outcome
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 TOKENS = "tokens"
 LOSS = "loss"
 _CURVE_POINTS = 50
-_MEASURED = frozenset({PEAK_MEMORY.name, TOKENS_PER_SECOND.name})
+_MEASURED = frozenset(metric.name for metric in (*TRAINING_METRICS, *DERIVED_METRICS))
+_NOT_REPORTED = frozenset({PEAK_MEMORY.name, *(metric.name for metric in DERIVED_METRICS)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +107,7 @@ class Reports:
     def completed(self) -> Ending:
         """How a trial ended that came to its end: with all that the sweep asks of it, or not."""
         latest = {**self._latest(), **self.speed()}
-        asked = [name for name in self._task.objectives if name != PEAK_MEMORY.name]
+        asked = [name for name in self._task.objectives if name not in _NOT_REPORTED]
         if missing := [name for name in asked if name not in latest]:
             told = ", ".join(latest) or "nothing"
             message = f"it reported no {', '.join(missing)} (it reported {told}){_hint(missing)}"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from search.errors import MachineError
 from search.results import Params, Trial
-from search.trials.bookkeeping import Bookkeeper
+from search.trials.bookkeeping import Bookkeeper, Derived, no_figures
 from search.trials.events import Event
 from search.trials.ledger import Ledger
 from search.trials.placement import (
@@ -69,6 +69,7 @@ def run_sweep(
     address: str | None = None,
     order: Order | None = None,
     deployment: Deployment | None = None,
+    derived: Derived = no_figures,
 ) -> tuple[Trial, ...]:
     """All trials of the sweep that ended, those of earlier runs among them, by number.
 
@@ -87,6 +88,7 @@ def run_sweep(
         address: of a running Ray cluster; default: one of our own, here, for this sweep.
         order: in which the first configurations are launched; default: as they are drawn.
         deployment: how trained models are served and by whom they are taught; default: neither.
+        derived: metrics that follow from a completed trial; default: none.
 
     Raises:
         SweepStoppedError: when trials keep failing the same way, or nothing fits.
@@ -99,6 +101,7 @@ def run_sweep(
             sweep=sweep,
             ledger=ledger,
             on_event=on_event,
+            derived=derived,
             gate=lambda history, on_refused: Gate(
                 sweep=sweep,
                 fits=fits,
@@ -145,6 +148,7 @@ def _job(sweep: Sweep, slots: Slots, folder: Path, deployment: Deployment | None
         driver_pid=os.getpid(),
         driver_host=platform.node(),
         deployment=deployment,
+        alone=slots.gpus > 0 or slots.num_slots == 1,
     )
 
 

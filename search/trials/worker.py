@@ -45,7 +45,8 @@ TRIAL = "trial"
 class Job:
     """What is the same for every trial of a sweep. Of `objective` and `command` one is empty.
 
-    `num_tokens` is 0 where what is trained ends by itself. Commands write their output to `logs`.
+    `num_tokens` is 0 where what is trained ends by itself. `alone`: see `Task`.
+    Commands write their output to `logs`.
     """
 
     objective: str
@@ -62,6 +63,7 @@ class Job:
     driver_pid: int
     driver_host: str
     deployment: Deployment | None = None
+    alone: bool = False
 
     def task(self, number: int, params: Params) -> Task:
         """One trial of this job."""
@@ -72,6 +74,7 @@ class Job:
             budget_bytes=self.budget_bytes,
             time_limit_seconds=self.time_limit_seconds,
             objectives=self.objectives,
+            alone=self.alone and world_size_of(params) == 1,
         )
 
 

@@ -78,8 +78,9 @@ def test_a_plan_does_not_list_what_changes_no_memory_of_training():
 def test_metrics_come_with_it_alone():
     names = [metric.name for metric in load("{serving_batch_size: 1}").metrics]
     assert names == [
-        *("bits_per_byte", "tokens_per_second", "peak_memory", "bits_per_byte_after"),
-        *("model_size", "serving_memory", "latency", "serving_throughput"),
+        *("bits_per_byte", "tokens_per_second", "peak_memory", "energy_per_token"),
+        *("cost_per_million_tokens", "mfu", "bits_per_byte_after", "model_size"),
+        *("serving_memory", "latency", "serving_throughput"),
     ]
     assert faults("") == [
         "objectives.bits_per_byte_after: 'bits_per_byte_after' is not a known metric "

@@ -174,7 +174,7 @@ def test_a_budget_for_a_device_elsewhere_is_not_compared_with_this_one(load):
         ),
         (
             {"resources": "{x: 1}"},
-            "resources.x: 'x' is not a known field (known: cpus, concurrent)",
+            "resources.x: 'x' is not a known field (known: cpus, concurrent, price_per_hour)",
         ),
         (
             {"space": "{width: {low: 8, high: 16, logs: true}}"},
@@ -452,7 +452,8 @@ def test_a_budget_for_a_device_elsewhere_is_not_compared_with_this_one(load):
         (
             {"objectives": "{zzz: min}"},
             "objectives.zzz: 'zzz' is not a known metric "
-            "(known: error, score, tokens_per_second, peak_memory)",
+            "(known: error, score, tokens_per_second, peak_memory, energy_per_token, "
+            "cost_per_million_tokens, mfu)",
         ),
         (
             {"objectives": "{error: minn}"},

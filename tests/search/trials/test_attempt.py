@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -6,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_objective import TinyModel
 
+from search.memory import energy
 from search.memory.device import device_here
+from search.memory.energy import Counter, EnergyMeter
 from search.memory.measurement import prepare_process
 from search.results import Outcome
 from search.trials import attempt as module
@@ -54,6 +57,24 @@ def test_a_completed_trial_has_all_its_figures():
     assert trial.details["overflow_steps"] == 0
     assert trial.details["threads"] == 1
     assert trial.started_at > 0
+
+
+def counting(*joules):
+    values = iter(joules)
+    return lambda _: EnergyMeter((Counter(read=lambda: next(values)),))
+
+
+def test_a_trial_alone_has_the_energy_of_its_tokens(monkeypatch):
+    monkeypatch.setattr(energy, "energy_meter", counting(1000, 1096))
+    assert ended(replace(task(), alone=True)).metrics["energy_per_token"] == 96 / 64
+
+
+def test_energy_that_cannot_be_told_is_absent(monkeypatch):
+    monkeypatch.setattr(energy, "energy_meter", counting(1000, 1000))  # too short for the counter
+    assert "energy_per_token" not in ended(replace(task(), alone=True)).metrics
+    monkeypatch.setattr(energy, "energy_meter", counting(None))
+    assert "energy_per_token" not in ended(replace(task(), alone=True)).metrics
+    assert "energy_per_token" not in ended(task()).metrics  # others have the device too
 
 
 def test_how_often_it_reports_changes_nothing(monkeypatch):

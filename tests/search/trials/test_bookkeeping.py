@@ -6,7 +6,7 @@ from tiny_sweep import BUDGET_BYTES, fits_up_to, tiny_sweep, trial
 from search.errors import MachineError
 from search.results import Outcome
 from search.trials.attempt import Progress
-from search.trials.bookkeeping import Bookkeeper
+from search.trials.bookkeeping import Bookkeeper, no_figures
 from search.trials.death import Death
 from search.trials.events import (
     SpaceExhausted,
@@ -24,7 +24,7 @@ KILLED = Death(message="the worker process died", is_out_of_memory=False)
 class Office:
     """A bookkeeper with a ledger on disk and a list of what it told."""
 
-    def __init__(self, folder, sweep, fits=None):
+    def __init__(self, folder, sweep, fits=None, derived=no_figures):
         self.ledger, self.events, self.recorded = Ledger(folder), [], []
         self.claim = self.ledger.claim()
         self.claim.__enter__()
@@ -32,6 +32,7 @@ class Office:
             sweep=sweep,
             ledger=self.ledger,
             on_event=self.hear,
+            derived=derived,
             gate=lambda history, on_refused: Gate(
                 sweep=sweep,
                 fits=fits or fits_up_to(10**9),
@@ -57,8 +58,8 @@ class Office:
 def office(tmp_path):
     opened = []
 
-    def make(sweep, fits=None):
-        opened.append(Office(tmp_path, sweep, fits))
+    def make(sweep, fits=None, derived=no_figures):
+        opened.append(Office(tmp_path, sweep, fits, derived))
         return opened[-1]
 
     yield make
@@ -85,6 +86,23 @@ def test_a_finished_trial_carries_its_prediction(office):
     started = here.books.next()
     here.finish(started)
     assert here.events[-1].trial.predicted == started.predicted is not None
+
+
+def test_what_follows_from_a_completed_trial_is_on_its_record(office):
+    here = office(tiny_sweep(trials=2), derived=lambda trial: {"cost": 2.0 * trial.number + 1})
+    here.finish(here.books.next())
+    here.finish(here.books.next(), Outcome.DIVERGED)
+    completed, diverged = here.ledger.read().trials
+    assert completed.metrics["cost"] == 1.0
+    assert "cost" not in diverged.metrics
+
+
+def test_a_completed_trial_without_an_objective_has_failed(office):
+    here = office(tiny_sweep(trials=1, objectives={"mfu": "max"}))
+    here.finish(here.books.next())
+    (failed,) = here.ledger.read().trials
+    assert failed.outcome is Outcome.FAILED
+    assert failed.message.startswith("it has no mfu (it has ")
 
 
 def test_a_finished_trial_says_what_was_changed_to_make_it_fit(office):
