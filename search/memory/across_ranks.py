@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 from unittest import mock
 
@@ -151,16 +152,21 @@ _ENDED: Mapping[Any, Callable[..., Any]] = {
 class Listening(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Passes on what is done to this rank's own tensors, and nothing of the others'."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        """Hears nothing until it is entered, after the recorder."""
+    def __init__(self, recorder: Recorder, device: torch.device) -> None:
+        """Hears nothing until it is entered, after the recorder; `device` is the rank's own."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
         self._makes_buckets = False
-        self._patches = (
+        self._patches: tuple[Any, ...] = (
             mock.patch.object(
                 ShardingPropagator, "_propagate_tensor_meta_non_cached", _unheard(_propagation)
             ),
             mock.patch.object(device_mesh, "init_device_mesh", _unheard(_new_mesh)),
+            mock.patch.object(  # a mesh knows kinds of devices, and what stands for a GPU has none
+                import_module("torch.distributed.fsdp._fully_shard._fully_shard"),
+                "_get_device_from_mesh",
+                return_value=device,
+            ),
             *(
                 mock.patch.object(_fsdp_param, name, self._noting_size(name))
                 for name in ("alloc_storage", "free_storage")

@@ -98,7 +98,7 @@ def trace(
     tally = Tally()
 
     def run(recorder: Recorder) -> TrainingRun:
-        with listening(recorder):
+        with listening(recorder, target.device):
             return _run(
                 objective, params, recorder, tally, device=target.device, phases=phases, last=last
             )
@@ -109,10 +109,10 @@ def trace(
 
 def _across_ranks(
     target: Target, world_size: int
-) -> tuple[Target, Callable[[Recorder], AbstractContextManager[object]]]:
+) -> tuple[Target, Callable[[Recorder, torch.device], AbstractContextManager[object]]]:
     """The target of one of several ranks, and what must be entered to hear what that one does."""
     if world_size == 1:
-        return target, nullcontext
+        return target, lambda *_: nullcontext()
     from search.memory.across_ranks import AcrossRanks, Listening
 
     return AcrossRanks(target, world_size), Listening

@@ -5,6 +5,7 @@ from torch import distributed
 
 from objectives.language_model import LanguageModel
 from search.memory.across_ranks import AcrossRanks
+from search.memory.cuda import Cuda
 from search.memory.device import device_here
 from search.memory.machine import CpuMemory
 from search.memory.measurement import overhead_bytes
@@ -59,11 +60,13 @@ def test_gradients_apart_from_the_buckets_are_there_twice(num_parameter_bytes):
     assert more_bytes == pytest.approx(num_parameter_bytes, rel=0.15)
 
 
-def test_a_rank_keeps_its_half_of_what_is_sharded(num_parameter_bytes):
+@pytest.mark.parametrize("target", [Cpu(), Cuda(architecture=(8, 0))], ids=["cpu", "gpu"])
+def test_a_rank_keeps_its_half_of_what_is_sharded(num_parameter_bytes, target):
     # All sizes of the sample are even, so half is half to the byte; AdamW keeps two numbers for
-    # each parameter, and a step counter of 4 bytes for each tensor.
-    traced = trace(Sample(), {**_PARAMS, "sharding": "full"})
-    num_tensors = len(list(Sample().model(_PARAMS).parameters()))
+    # each parameter, and a step counter of 4 bytes for each tensor, which a GPU leaves to the host.
+    traced = trace(Sample(), {**_PARAMS, "sharding": "full"}, target=target)
+    on_cpu = isinstance(target, Cpu)
+    num_tensors = len(list(Sample().model(_PARAMS).parameters())) if on_cpu else 0
     assert traced.parts[Part.PARAMETERS] == num_parameter_bytes // 2
     optimizer_bytes = num_parameter_bytes + 4 * num_tensors
     assert traced.parts[Part.OPTIMIZER] == optimizer_bytes
