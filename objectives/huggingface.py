@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -115,8 +116,14 @@ class _Model:
         self.source = open_source(model, config)
         self.tokens = TokenSource.of(self.source)
         require_weights(self.source, self.task, self._config(TransformersParams()))
+        self._load_code()
         versions = [version(name) for name in ("transformers", "peft")]
         self.settings = json.dumps([*versions, self.source.values], sort_keys=True)
+
+    def _load_code(self) -> None:
+        """Imports what a model takes, which no trial is to be charged for."""
+        with torch.device("meta"), suppress(InputError):  # told when it is asked for
+            self._new_model({}, TransformersParams(lora_rank=1))
 
     def _config(self, chosen: TransformersParams, **changes: Any) -> PretrainedConfig:
         changes |= self.tokens.config_changes(chosen.vocabulary)

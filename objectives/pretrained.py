@@ -264,9 +264,13 @@ def new_model(
     with random:
         model = _built(task, config, dtype, attention)
     _keep_constants(model)
-    if source.folder is not None and not isinstance(next(model.parameters()), FakeTensor):
+    if source.folder is not None and _has_values(next(model.parameters())):
         model.load_state_dict(_weights(source.folder, task, config).state_dict())
     return model
+
+
+def _has_values(param: nn.Parameter) -> bool:
+    return not isinstance(param, FakeTensor) and param.device.type != "meta"
 
 
 def _built(task: Task, config: PretrainedConfig, dtype: torch.dtype, attention: str) -> Any:
