@@ -12,19 +12,18 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from objectives.adapters import ALL_LINEAR, with_adapters
+from objectives.adapters import with_adapters
 from objectives.cleaning import Cleaning, Duplicates
 from objectives.data import open_corpus
-from objectives.dimensions import chosen, require_at_least, require_below
+from objectives.dimensions import chosen
 from objectives.labelled_texts import LabelledTexts, open_classes
 from objectives.language_model import earlier_of_same
 from objectives.packing import IGNORED, packed_windows
@@ -39,14 +38,14 @@ from objectives.pretrained import (
     require_packable,
     require_weights,
 )
+from objectives.pretrained_params import CausalParams, TransformersParams
 from objectives.pretrained_saving import save_pretrained
 from objectives.samples import samples_of_batch
 from objectives.token_texts import CorpusTokens, LabelledTokens, TokenSource
-from objectives.vocabulary import NUM_BYTES
 from objectives.windows import training_windows
 from search.errors import InputError
 from search.metric import Goal, Metric
-from search.objective import MEMORY_NEUTRAL, Split
+from search.objective import Split
 from search.training import Precision, TrainingParams, micro_batch_size
 
 if TYPE_CHECKING:
@@ -56,53 +55,6 @@ if TYPE_CHECKING:
     from search.results import Params
 
 _EVALUATION_SAMPLES = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransformersParams:
-    """The dimensions of any model of transformers.
-
-    `vocabulary` is the number of sub-word pieces learned from the texts where there is no folder:
-    256 are the bytes, the default. `depth` and `dropout` are the config's own where they are None.
-    With `lora_rank` above 0 the weights are frozen, and adapters of that rank are trained.
-    """
-
-    sequence_length: int = 128
-    vocabulary: int | None = None
-    depth: int | None = None
-    dropout: float | None = None
-    attention: Literal["sdpa", "eager"] = "sdpa"
-    bucketing: int = 1
-    lora_rank: int = 0
-    lora_alpha: float = field(default=16.0, metadata=MEMORY_NEUTRAL)
-    lora_dropout: float = 0.0
-    lora_target: str = ALL_LINEAR
-
-    def __post_init__(self) -> None:
-        """Raises ValueError on dimensions that make no model."""
-        require_at_least(1, self, "sequence_length", "bucketing")
-        require_at_least(0, self, "lora_rank")
-        require_below(1, self, "lora_dropout")
-        if self.vocabulary is not None:
-            require_at_least(NUM_BYTES, self, "vocabulary", why="the bytes")
-        if self.depth is not None:
-            require_at_least(1, self, "depth")
-        if self.dropout is not None:
-            require_below(1, self, "dropout")
-        if self.lora_alpha <= 0:
-            msg = f"lora_alpha must be above 0, found {self.lora_alpha}"
-            raise ValueError(msg)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CausalParams(TransformersParams):
-    """Besides, what a sample is.
-
-    `windows` are any stretches of all documents one after another; `packed` windows hold whole
-    documents, which attention keeps apart; `padded` ones hold one document each.
-    """
-
-    samples: Literal["windows", "packed", "padded"] = "windows"
 
 
 class _Model:
