@@ -176,7 +176,11 @@ class ImageClassifier:
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Mean negative log-likelihood in nats an image."""
-        return functional.nll_loss(model(batch["images"]), batch["labels"])
+        return functional.nll_loss(*self.scores(model, batch))
+
+    def scores(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The logarithm of each class's probability for each image, and its class."""
+        return model(batch["images"]), batch["labels"]
 
     def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
         """Over all held-out images the share told right, and the mean negative log-likelihood."""

@@ -23,6 +23,7 @@ from objectives.packing import IGNORED, packed_windows
 from objectives.texts import Texts
 from objectives.vocabulary import Tokenized, tokenized
 from objectives.windows import held_out_windows, training_windows, with_bytes
+from search.errors import InputError
 from search.metric import Goal, Metric
 from search.objective import Split
 from search.training import micro_batch_size
@@ -189,12 +190,16 @@ class LanguageModel:
         if isinstance(model, Decoder) and model.loss_chunks > 1:
             loss: Tensor = model(batch["inputs"], batch["targets"], **numbered)
             return loss * _positions_per_target(batch["targets"]) if numbered else loss
+        return functional.cross_entropy(*self.scores(model, batch), ignore_index=IGNORED)
+
+    def scores(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Logits and targets of all positions; bf16 logits would round the loss to 3 figures."""
+        if isinstance(model, Decoder) and model.loss_chunks > 1:
+            msg = "loss_chunks: must be 1 to learn from a teacher, which takes all logits at once"
+            raise InputError(msg)
+        numbered = {"documents_BT": batch["documents"]} if "documents" in batch else {}
         logits_BTV = model(batch["inputs"], **numbered)
-        return functional.cross_entropy(
-            logits_BTV.flatten(0, 1).float(),  # bf16 would round the loss to 3 figures
-            batch["targets"].flatten(),
-            ignore_index=IGNORED,
-        )
+        return logits_BTV.flatten(0, 1).float(), batch["targets"].flatten()
 
     def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
         """Bits per byte over all held-out bytes, each window from an empty context."""

@@ -129,7 +129,12 @@ class Seq2Seq:
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Mean cross-entropy in nats per piece, padding left out."""
-        return functional.cross_entropy(*_scored(model, batch), ignore_index=IGNORED)
+        return functional.cross_entropy(*self.scores(model, batch), ignore_index=IGNORED)
+
+    def scores(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Logits and targets of all positions; bf16 logits would round the loss to 3 figures."""
+        logits_BTV = model(batch["sources"], batch["inputs"])
+        return logits_BTV.flatten(0, 1).float(), batch["targets"].flatten()
 
     def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
         """Bits per target byte over all held-out pairs, and the share of targets got right.
@@ -140,7 +145,7 @@ class Seq2Seq:
         """
         total_nats, total_bytes, num_right, num_pairs = 0.0, 0, 0, 0
         for batch in batches:
-            logits_NV, targets_N = _scored(model, batch)
+            logits_NV, targets_N = self.scores(model, batch)
             nats = functional.cross_entropy(
                 logits_NV, targets_N, ignore_index=IGNORED, reduction="sum"
             )
@@ -181,12 +186,6 @@ class Seq2Seq:
             )
             for split, pairs in splits.items()
         }
-
-
-def _scored(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Logits and targets of all positions; bf16 logits would round the loss to 3 figures."""
-    logits_BTV = model(batch["sources"], batch["inputs"])
-    return logits_BTV.flatten(0, 1).float(), batch["targets"].flatten()
 
 
 def _model_params(params: Params) -> Seq2SeqParams:

@@ -121,7 +121,11 @@ class TextClassifier(_OfTexts):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Mean cross-entropy in nats a text."""
-        return functional.cross_entropy(model(batch["pieces"]), batch["targets"])
+        return functional.cross_entropy(*self.scores(model, batch))
+
+    def scores(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """What each text is given for each class, and its class."""
+        return model(batch["pieces"]), batch["targets"]
 
     def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
         """Over all held-out texts the share told right, and the mean negative log-likelihood."""

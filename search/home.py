@@ -11,7 +11,7 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -53,6 +53,7 @@ class Manifest:
     versions: Mapping[str, str]
     provenance: Mapping[str, str | int]
     command: str = ""
+    compression: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:

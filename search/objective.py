@@ -108,6 +108,29 @@ def usual_batch(objective: Objective, params: Params) -> Batch | None:
     return member(params) if member else None
 
 
+class Scoring(Protocol):
+    """What an objective may offer besides, whose loss is a cross-entropy: then it can be distilled.
+
+    `loss` is the mean cross-entropy of what this gives.
+    """
+
+    def scores(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Logits of each prediction, (N, K), and its class, (N,); -100 where none counts."""
+        ...
+
+
+def scores(objective: Objective, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    """What an objective that has `scores` gives. Raises InputError for one that has not."""
+    member: Callable[[nn.Module, Batch], tuple[Tensor, Tensor]] | None = getattr(
+        objective, "scores", None
+    )
+    if member is None:
+        name = type(objective).__name__
+        msg = f"teacher: {name} tells no classes apart, as it has no 'scores' (leave teacher out)"
+        raise InputError(msg)
+    return member(model, batch)
+
+
 def example_batches(objective: Objective, params: Params) -> Iterator[Batch]:
     """A batch of every kind that is traced."""
     yield from (objective.batch(params, split) for split in Split)

@@ -21,6 +21,8 @@ from torch import Tensor, nn
 
 from search.checkpointing import Checkpointing, checkpoint
 from search.compression import params as compression
+from search.compression.distillation import Distillation, taught, teacher_model
+from search.compression.params import DistillationParams, Teacher
 from search.errors import InputError
 from search.loading import made_by_workers
 from search.objective import Split
@@ -275,6 +277,7 @@ class TrainingRun:
         device: torch.device,
         batches: Iterator[Batch] | None = None,
         held_out: Iterable[Batch] | None = None,
+        teacher: Teacher | None = None,
     ) -> None:
         """Builds model and optimizer on `device`.
 
@@ -285,6 +288,7 @@ class TrainingRun:
             device: where the tensors live.
             batches: micro-batches to train on; default: the objective's own.
             held_out: batches to evaluate on; default: the objective's own.
+            teacher: whom it learns from, where its `distillation_weight` is above 0.
         """
         self.objective = objective
         self.params = params
@@ -297,6 +301,7 @@ class TrainingRun:
         _use_matmul_precision(self.training.precision, device)
         if self.training.optimizer_offload and _is_host(device):
             warnings.warn("optimizer_offload changes nothing on a CPU", stacklevel=2)
+        self._distillation = self._new_distillation(teacher)
         torch.manual_seed(self.training.seed)
         self.model = self._new_model()
         self._ranks = together(objective, self.model, self.training)
@@ -315,6 +320,19 @@ class TrainingRun:
             _convert(model, torch.bfloat16)
         checkpoint(model, self.training.activation_checkpointing)
         return model
+
+    def _new_distillation(self, teacher: Teacher | None) -> Distillation | None:
+        if teacher is None or not taught(self.params):
+            return None
+        model = teacher_model(self.objective, teacher, self.device)
+        if self.training.precision is Precision.BF16:
+            _convert(model, torch.bfloat16)
+        return Distillation(self.objective, model, DistillationParams.of(self.params))
+
+    @property
+    def teacher(self) -> nn.Module | None:
+        """The model it learns from; None without one."""
+        return self._distillation.teacher if self._distillation else None
 
     def _new_optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
         """One over all parameters, or one for each that steps in the backward pass."""
@@ -393,11 +411,16 @@ class TrainingRun:
 
     def _backward(self, batch: Batch, *, weight: float) -> Tensor:
         with self._autocast():
-            loss = self._ranks.loss(self.model, self.on_device(batch))
+            loss = self._loss(self.on_device(batch))
             if weight != 1:
                 loss = loss * weight
         torch.autograd.backward(self._scaler.scale(loss))
         return loss.detach()
+
+    def _loss(self, batch: Batch) -> Tensor:
+        if self._distillation is not None:
+            return self._distillation.loss(self.model, batch)
+        return self._ranks.loss(self.model, batch)
 
     def _update(self, optimizer: torch.optim.Optimizer) -> None:
         if self.training.clip_norm > 0:
@@ -417,8 +440,9 @@ class TrainingRun:
             set_learning_rate(optimizer, self.training.learning_rate * factor)
 
     def let_go(self) -> None:
-        """Drops what training alone needs: the optimizers' states and the gradients."""
+        """Drops what training alone needs: the optimizers' states, gradients, the teacher."""
         self.optimizers = ()
+        self._distillation = None
         self.model.zero_grad(set_to_none=True)
 
     @contextmanager

@@ -50,6 +50,7 @@ class Origin:
     provenance: Mapping[str, ParamValue] = field(default_factory=dict)
     mlflow_run: str = ""
     command: str = ""
+    compression: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _bytes(value: object) -> object:
@@ -103,6 +104,13 @@ class PickedResources(_Model):
     cpus: int = Field(gt=0, examples=[1])
 
 
+class PickedCompression(_Model):
+    """How the compressed model is served, and whom it learned from; the rest is among `params`."""
+
+    serving_batch_size: int = Field(default=1, ge=1)
+    teacher: str | None = None
+
+
 class PickedConfig(_Model):
     """A production configuration. `measured`, `predicted` and `provenance` are for the reader."""
 
@@ -111,6 +119,7 @@ class PickedConfig(_Model):
     command: str = ""
     data: dict[str, Any] = Field(default_factory=dict)
     params: dict[str, _Scalar]
+    compression: PickedCompression | None = None
     trial: PickedTrial
     memory: PickedMemory
     resources: PickedResources
@@ -128,6 +137,7 @@ def export_yaml(pick: Pick, origin: Origin) -> str:
         **({"command": origin.command} if origin.command else {"objective": origin.objective}),
         data=_plain(origin.data),
         params=_plain(params),
+        **({"compression": _plain(origin.compression)} if origin.compression else {}),
         trial=CommentedMap(tokens=origin.num_tokens),
         memory=CommentedMap(budget=origin.budget_bytes),
         resources=CommentedMap(cpus=origin.cpus),

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from search.choice.export import PickedConfig, read_pick
+from search.compression.params import Deployment
 from search.errors import Fault, FileFaultsError, InputError
 from search.objective import Objective, load_trainable
 from search.results import Params
 from search.sweep.command import arguments
+from search.sweep.compression import CompressionSettings, deployment
 from search.sweep.file import judged_params
 
 
@@ -22,6 +24,7 @@ class LoadedPick:
     config: PickedConfig
     objective: Objective
     params: Params
+    deployment: Deployment | None
 
 
 def load_pick(path: Path) -> LoadedPick:
@@ -33,13 +36,25 @@ def load_pick(path: Path) -> LoadedPick:
     """
     config = read_pick(path)
     _refuse_untraced(path, config)
+    settings = _settings(config)
     objective, params, faults = judged_params(
-        objective=config.objective, data=config.data, params=config.params
+        objective=config.objective, data=config.data, params=config.params, settings=settings
     )
     faults += [*_unresolved(params), *_untimed(config)]
     if faults or objective is None:
         raise FileFaultsError(str(path), faults)
-    return LoadedPick(config=config, objective=objective, params=params)
+    quantization = (params.get("quantization"),)
+    return LoadedPick(
+        config=config,
+        objective=objective,
+        params=params,
+        deployment=deployment(settings, objective, quantization),
+    )
+
+
+def _settings(config: PickedConfig) -> CompressionSettings | None:
+    given = config.compression
+    return None if given is None else CompressionSettings(**given.model_dump())
 
 
 def _refuse_untraced(path: Path, config: PickedConfig) -> None:

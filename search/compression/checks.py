@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from search.compression.channels import require_hidden
+from search.compression.distillation import Distillation
 from search.compression.flow import flow_of
-from search.compression.params import Quantization
+from search.compression.params import DistillationParams, Quantization, Teacher
 from search.compression.quantization import linear_layers, missing, require_linear
 from search.compression.weights import require_weights
 from search.errors import InputError
@@ -42,6 +43,26 @@ def refusal(objective: Objective, params: Params, name: str, value: ParamValue) 
             check(objective, params)
     except InputError as error:
         return str(error).removeprefix(f"{name}: ")
+    except Exception:  # noqa: BLE001 - a user's model may need real numbers
+        return ""
+    return ""
+
+
+def teaching_refusal(objective: Objective, params: Params, teacher: Teacher) -> str:
+    """Why a configuration's model cannot learn from a teacher; empty where it can, as far as known.
+
+    Both are made without weights.
+    """
+    alone = {**params, "batch_size": 1, "micro_batch_size": 1}
+    try:
+        with torch.device("meta"):
+            model, batch = objective.model(alone), objective.batch(alone, Split.TRAIN)
+            taught_by = objective.model(teacher.params)
+            Distillation(objective, taught_by, DistillationParams()).loss(model, batch)
+    except InputError as error:
+        return str(error).removeprefix("teacher: ")
+    except RuntimeError as error:
+        return f"it cannot take what this model takes: {str(error).splitlines()[0]}"
     except Exception:  # noqa: BLE001 - a user's model may need real numbers
         return ""
     return ""

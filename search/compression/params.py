@@ -129,3 +129,8 @@ class Deployment:
     serving_batch_size: int
     quantizes: bool = False
     teacher: Teacher | None = None
+
+
+def teacher_of(deployment: Deployment | None) -> Teacher | None:
+    """Whom trials learn from; None where nobody teaches."""
+    return None if deployment is None else deployment.teacher

@@ -12,6 +12,7 @@ class Phase(StrEnum):
     """What a run is doing. The optimizer's state appears in step 1, the steady peak in step 2.
 
     A longest batch is one apart where ordinary ones are shorter, a last one where it is smaller.
+    Served is what was trained, once nothing of the training is left.
     """
 
     MODEL_CREATION = "model_creation"
@@ -20,6 +21,7 @@ class Phase(StrEnum):
     LONGEST_BATCH = "longest_batch"
     LAST_BATCH = "last_batch"
     EVALUATION = "evaluation"
+    SERVING = "serving"
 
 
 TRAINING_PHASES = (Phase.STEP_1, Phase.STEP_2, Phase.LONGEST_BATCH, Phase.LAST_BATCH)

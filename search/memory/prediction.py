@@ -30,6 +30,7 @@ from search.results import Params, PredictedMemory
 from search.training import TrainingParams, memory_key, micro_batch_size
 
 if TYPE_CHECKING:
+    from search.compression.params import Deployment
     from search.objective import Batch, Objective
 
 
@@ -48,6 +49,8 @@ class Predictor:
         cache_dir: Path | None = None,
         space: Iterable[Params] = (),
         margins: Margins | None = None,
+        *,
+        deployment: Deployment | None = None,
     ) -> None:
         """Opens the cache.
 
@@ -59,10 +62,12 @@ class Predictor:
                 alone, a few traces serve them all.
             margins: what was learned of the errors here; without them the bounds are those of
                 the machine's mechanism.
+            deployment: what follows training, and who teaches; default: nothing and nobody.
         """
         self._objective = objective
         self._machine = machine
         self._margins = margins
+        self._deployment = deployment
         self._cache_dir = cache_dir or cache_folder() / "predictions"
         self._programs = Programs(
             objective,
@@ -70,6 +75,7 @@ class Predictor:
             self._cache_dir / "programs",
             digest=self._digest,
             target=machine.target(),
+            deployment=deployment,
         )
         self._known: dict[str, PredictedMemory] = {}
         self._works: dict[str, Work] = {}
@@ -185,7 +191,9 @@ class Predictor:
         sources = [_own_source_hash(), _source_hash(package)]
         environment = [*compiler_switches(), workspace_setting()]
         machine = repr(self._machine)
-        return [torch.__version__, machine, *environment, *sources, _path(self._objective), plain]
+        more = [repr(self._deployment)] if self._deployment else []
+        own = [_path(self._objective), plain, *more]
+        return [torch.__version__, machine, *environment, *sources, *own]
 
 
 _TRAINING = (
@@ -197,6 +205,9 @@ _TRAINING = (
     "loading.py",
     "parallel.py",
     "prefetching.py",
+    "compression/distillation.py",
+    "compression/params.py",
+    "compression/serving.py",
 )
 """The modules that decide a step's tensors."""
 

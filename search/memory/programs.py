@@ -32,6 +32,7 @@ from search.objective import memory_neutral
 from search.training import TrainingParams, memory_key, micro_batch_size
 
 if TYPE_CHECKING:
+    from search.compression.params import Deployment
     from search.objective import Objective
     from search.results import Params
 
@@ -53,6 +54,7 @@ class Programs:
         *,
         digest: Digest,
         target: Target,
+        deployment: Deployment | None = None,
     ) -> None:
         """Runs nothing yet.
 
@@ -63,12 +65,14 @@ class Programs:
             folder: where programs are kept.
             digest: a name for some content and the batches of some configurations.
             target: the device to trace for.
+            deployment: what follows training, and who teaches; default: nothing and nobody.
         """
         self._objective = objective
         self._announced = space
         self._folder = folder
         self._digest = digest
         self._target = target
+        self._deployment = deployment
         self._traced: dict[tuple[str, Box], dict[Point, Trace]] = defaultdict(dict)
         self._found: dict[tuple[str, Box], EventProgram | NoProgram] = {}
 
@@ -79,7 +83,7 @@ class Programs:
         return tuple(dict.fromkeys(found.reason for found in kinds))
 
     def _trace(self, params: Params) -> Trace:
-        return trace(self._objective, params, target=self._target)
+        return trace(self._objective, params, target=self._target, deployment=self._deployment)
 
     def trace(self, params: Params) -> Trace:
         """The events of a configuration, as `search.memory.trace.trace` gives them."""

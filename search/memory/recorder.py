@@ -259,7 +259,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def watch(self, run: TrainingRun) -> None:
         """Knows the parts of a run from now on."""
         model = run.model
-        self.assign(Part.PARAMETERS, (*model.parameters(), *model.buffers()))
+        for each in filter(None, (model, run.teacher)):
+            self.assign(Part.PARAMETERS, (*each.parameters(), *each.buffers()))
 
         def before_update(*_: Any) -> None:
             self.assign(Part.GRADIENTS, (param.grad for param in model.parameters()))

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from search.compression.params import teacher_of
+from search.compression.serving import model_call, served_batch
 from search.memory.batches import (
     MAX_MICRO_BATCHES,
     LastBatches,
@@ -36,10 +38,12 @@ from search.memory.host_data import HostData
 from search.memory.recorder import Recorder
 from search.memory.target import Cpu, Target, Unsure
 from search.memory.work import Tally, Work
+from search.objective import Split
 from search.optimizers import load
 from search.training import Precision, TrainingParams, TrainingRun
 
 if TYPE_CHECKING:
+    from search.compression.params import Deployment, Teacher
     from search.objective import Objective
     from search.results import Params
 
@@ -79,13 +83,15 @@ def trace(
     num_steps: int = 2,
     target: Target | None = None,
     last: LastBatches | None = None,
+    deployment: Deployment | None = None,
 ) -> Trace:
     """The memory of creating a model, `num_steps` optimizer steps and an evaluation.
 
     The objective's own `batch` stands for its data; where it has a `usual_batch`, the steps are
     run on that, and one more on `batch`. Of a step's micro-batches two are run, and the inputs of
     the others are held beside them. `target` is the CPU by default, `last` that all batches are of
-    the same size.
+    the same size. With a `deployment` its teacher takes part, and the model serves at the end, as
+    large as it was trained.
     """
     if not 1 <= num_steps <= 2:
         msg = f"num_steps must be 1 or 2, found {num_steps}"
@@ -100,7 +106,14 @@ def trace(
     def run(recorder: Recorder) -> TrainingRun:
         with listening(recorder, target.device):
             return _run(
-                objective, params, recorder, tally, device=target.device, phases=phases, last=last
+                objective,
+                params,
+                recorder,
+                tally,
+                device=target.device,
+                phases=phases,
+                last=last,
+                deployment=deployment,
             )
 
     traced = trace_of(_record_all(run, target))
@@ -174,6 +187,7 @@ def _run(
     device: torch.device,
     phases: Sequence[Phase],
     last: LastBatches,
+    deployment: Deployment | None,
 ) -> TrainingRun:
     run = TrainingRun(
         objective,
@@ -182,6 +196,7 @@ def _run(
         device=device,
         batches=training_batches(objective, params, recorder, phases=phases, last=last),
         held_out=held_out_batches(objective, params, recorder, last=last),
+        teacher=_untrained(deployment),
     )
     refuse_compiled_parts(run.model)
     recorder.watch(run)
@@ -193,7 +208,26 @@ def _run(
     recorder.tally = None
     recorder.phase = Phase.EVALUATION
     run.evaluate()
+    if deployment is not None:
+        recorder.phase = Phase.SERVING
+        _serve(run, recorder, num_samples=deployment.serving_batch_size)
     return run
+
+
+def _untrained(deployment: Deployment | None) -> Teacher | None:
+    """The teacher without its weights, which are no matter of sizes."""
+    teacher = teacher_of(deployment)
+    return teacher and replace(teacher, weights="")
+
+
+def _serve(run: TrainingRun, recorder: Recorder, *, num_samples: int) -> None:
+    run.let_go()
+    held_out = run.objective.batch(run.params, Split.HELD_OUT)
+    batch = served_batch(held_out, num_samples)
+    del held_out
+    recorder.assign(Part.INPUTS, batch.values())
+    with run.serving():
+        model_call(run.objective, run.model, run.on_device(batch))()
 
 
 @contextmanager

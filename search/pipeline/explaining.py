@@ -98,7 +98,13 @@ def _explained(stage: Stage, params: Params) -> Explained:
     with console.status("tracing"):
         verdict = stage.fits(params)
         last = last_batches(objective, verdict.params, num_tokens=stage.num_tokens)
-        traced = trace(objective, verdict.params, target=machine.target(), last=last)
+        traced = trace(
+            objective,
+            verdict.params,
+            target=machine.target(),
+            last=last,
+            deployment=stage.loaded.deployment,
+        )
     return Explained(
         verdict=verdict,
         timeline=timeline(traced, machine, num_moments=_NUM_MOMENTS),

@@ -100,6 +100,7 @@ def export(name: str, *, to: str, output: Path | None, trial: int | None, label:
             metrics=manifest.metrics,
             provenance=manifest.provenance,
             mlflow_run=run_id,
+            compression=manifest.compression,
         ),
     )
     if output is None:
@@ -143,6 +144,8 @@ def train(path: Path, *, num_tokens: int | None, output: Path | None) -> None:
         folder=output or home.home() / "trained" / path.stem,
         objective_path=config.objective,
         data=config.data,
+        origin=_origin(config),
+        deployment=picked.deployment,
     )
     stop = StopRequest()
     with Progress(console=console) as progress, stop.on_interrupt():
@@ -159,18 +162,29 @@ def train(path: Path, *, num_tokens: int | None, output: Path | None) -> None:
     _record_production(config, path, job, trained)
 
 
+def _origin(config: PickedConfig) -> dict[str, object]:
+    """The trial that a file was exported from, by which its sweep's pick finds the weights."""
+    known = {name: config.provenance.get(name) for name in ("sweep_id", "trial")}
+    return {} if None in known.values() else known
+
+
 def _record_production(config: PickedConfig, path: Path, job: ProductionJob, trial: Trial) -> None:
+    from search.compression.params import compression_metrics
+    from search.compression.trained import COMPRESSED
     from search.metric import KNOWN_METRICS
     from search.tracking.production import RecordedRun, record_production
     from search.units import format_value
 
-    known = (*job.objective.metrics, *KNOWN_METRICS)
+    compressed = compression_metrics(job.objective.metrics) if job.deployment else ()
+    known = (*job.objective.metrics, *KNOWN_METRICS, *compressed)
     metrics = tuple(metric for metric in known if metric.name in trial.metrics)
     for metric in metrics:
         say(f"{metric.name} {format_value(trial.metrics[metric.name], metric.unit)}")
     say(f"weights: {job.folder / 'model.pt'}")
     if (job.folder / "model").is_dir():
         say(f"model: {job.folder / 'model'}")
+    if job.deployment:
+        say(f"compressed: {job.folder / COMPRESSED}")
     sweep = str(config.provenance.get("sweep", "production"))
     known_here = sweep in home.names()
     url = record_production(

@@ -178,6 +178,7 @@ def _stage(
             machine_of(device),
             space=_with_changes(map(loaded.params_of, _structures(loaded, wide)), rescue),
             margins=margins,
+            deployment=loaded.deployment,
         )
     )
     return Stage(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from search import home
 from search.errors import InputError, InterruptedRunError, SearchError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from search.memory.residuals import Setting
     from search.memory.speed import Rates
     from search.results import Trial
+    from search.sweep.compression import CompressionSettings
     from search.tracking.entries import RunStatus
     from search.tracking.record import Recorder
     from search.trials.events import Event
@@ -59,7 +60,7 @@ def resume(name: str, *, address: str | None) -> None:
     manifest, ledger = folder.manifest(), Ledger(folder.folder)
     with ledger.claim():
         stage = prepare(folder.sweep_file, budget_bytes=manifest.budget_bytes)
-        _refuse_other_data(name, manifest, stage.loaded.objective.provenance)
+        _refuse_other_data(name, manifest, stage.loaded.provenance)
         with _closing(_open_recorder(stage, manifest), name) as recorder:
             state = ledger.read()
             if standing_of(folder, state, running=False).state == "finished":
@@ -83,7 +84,7 @@ def _refuse_other_data(name: str, manifest: Manifest, here: Mapping[str, str | i
 def _manifest(stage: Stage | UntracedStage, *, tracking_uri: str) -> Manifest:
     from search.home import Manifest
 
-    sweep, objective = stage.loaded.sweep, stage.loaded.objective
+    sweep = stage.loaded.sweep
     metrics = {metric.name: metric for metric in stage.loaded.metrics}
     return Manifest(
         sweep_id=home.new_sweep_id(),
@@ -100,8 +101,16 @@ def _manifest(stage: Stage | UntracedStage, *, tracking_uri: str) -> Manifest:
         budget_bytes=stage.slots.budget_bytes,
         cpus=stage.slots.cpus,
         versions=home.installed_versions(),
-        provenance={**objective.provenance, "device": stage.device.name},
+        provenance={**stage.loaded.provenance, "device": stage.device.name},
+        compression=_exported(sweep.compression),
     )
+
+
+def _exported(settings: CompressionSettings | None) -> dict[str, Any]:
+    """What a pick must say of compression beside its params."""
+    if settings is None:
+        return {}
+    return settings.model_dump(include={"serving_batch_size", "teacher"}, exclude_none=True)
 
 
 def _open_recorder(stage: Stage | UntracedStage, manifest: Manifest) -> Recorder:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,11 +11,15 @@ from pydantic import BaseModel, Field, WithJsonSchema
 from search.compression.params import (
     DIMENSIONS,
     CompressionParams,
+    Deployment,
     DistillationParams,
+    Quantization,
     compression_metrics,
 )
-from search.errors import Fault
+from search.compression.trained import find_teacher
+from search.errors import Fault, InputError
 from search.metric import Metric
+from search.sweep import checks
 from search.sweep.combinations import Candidates, Combination
 from search.sweep.dimensions import dimension_types, group_defaults
 from search.sweep.space import STRICT
@@ -123,6 +127,25 @@ def metrics(data: Mapping[str, Any], metrics_of_objective: Sequence[Metric]) -> 
     return compression_metrics(metrics_of_objective) if groups(data) else ()
 
 
+def deployment(
+    settings: CompressionSettings | None, objective: Objective, params: Collection[ParamValue]
+) -> Deployment | None:
+    """What follows training by the settings of a file; None where there are none.
+
+    Args:
+        settings: of the file.
+        objective: what is trained.
+        params: what `quantization` may be in it.
+    """
+    if settings is None:
+        return None
+    return Deployment(
+        serving_batch_size=settings.serving_batch_size,
+        quantizes=any(each not in (None, Quantization.NONE) for each in params),
+        teacher=find_teacher(settings.teacher, objective) if settings.teacher else None,
+    )
+
+
 def section_faults(data: Mapping[str, Any]) -> Iterator[Fault]:
     """Dimensions of the section that are given elsewhere too, or that lack a teacher."""
     given = data.get(SECTION)
@@ -175,6 +198,32 @@ def model_faults(
             if kind is not None:
                 yield Fault(place=candidate.place, message=f"{why}{_example(kind)}")
                 break
+
+
+def teacher_faults(
+    objective: Objective, data: Mapping[str, Any], defaults: Params, models: Sequence[Combination]
+) -> Iterator[Fault]:
+    """Why models cannot learn from the teacher that is named: it, or one of them, does not do."""
+    from search.compression.checks import teaching_refusal
+
+    named = checks.section(data, SECTION).get(_TEACHER)
+    if not isinstance(named, str):
+        return
+    place = f"{SECTION}.{_TEACHER}"
+    try:
+        teacher = find_teacher(named, objective)
+    except InputError as error:
+        yield Fault(place=place, message=str(error))
+        return
+    for model in [each for each in models if not each.refusal][:_MOST_TAUGHT]:
+        if why := teaching_refusal(objective, {**defaults, **model.params}, teacher):
+            searched = [name for name, each in model.chosen.items() if each.searched]
+            values = ", ".join(f"{name} {found(model.params[name])}" for name in searched)
+            yield Fault(place=place, message=f"{why} (at {values})" if values else why)
+            return
+
+
+_MOST_TAUGHT = 32
 
 
 def _kinds(models: Sequence[Combination]) -> list[Combination]:

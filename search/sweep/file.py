@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
-from search.compression.params import Deployment, Quantization, compression_metrics
+from search.compression.params import Deployment, compression_metrics, teacher_of
 from search.errors import Fault, FileFaultsError, InputError
 from search.metric import KNOWN_METRICS, Metric
 from search.objective import Objective, Untraced, load_objective, memory_neutral
@@ -85,17 +85,17 @@ class LoadedSweep:
     @property
     def deployment(self) -> Deployment | None:
         """How models are served once they are trained and compressed; None where they are not."""
-        settings = self.sweep.compression
-        if settings is None:
+        if isinstance(self.objective, Untraced):
             return None
-        return Deployment(
-            serving_batch_size=settings.serving_batch_size, quantizes=self._may_be("quantization")
-        )
+        name, space = "quantization", self.sweep.space
+        values = space[name].values() if name in space else (self.sweep.fixed.get(name),)
+        return compression.deployment(self.sweep.compression, self.objective, values or ())
 
-    def _may_be(self, name: str) -> bool:
-        """Whether a dimension that is off by default is on in some trial."""
-        searched = name in self.sweep.space
-        return searched or self.sweep.fixed.get(name, Quantization.NONE) != Quantization.NONE
+    @property
+    def provenance(self) -> Mapping[str, str | int]:
+        """What its trials were made of: data, and whom they learn from."""
+        teacher = teacher_of(self.deployment)
+        return {**self.objective.provenance, **({"teacher": teacher.name} if teacher else {})}
 
 
 def read_sweep(path: Path, *, capacity_bytes: int | Callable[[], int]) -> LoadedSweep:
@@ -189,6 +189,7 @@ def _judged(data: Mapping[str, Any]) -> tuple[_Draft | None, list[Fault]]:
         faults += compression.rank_faults(known)
         defaults = default_params(objective)
         faults += compression.model_faults(objective, defaults, known, tried[own])
+        faults += compression.teacher_faults(objective, data, defaults, tried[own])
     sections = {"space": typed_section(space, types), "fixed": typed_section(fixed, types)}
     return _Draft(objective=objective, sections={**sections, "data": settings}), faults
 

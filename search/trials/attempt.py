@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from search.compression.params import MODEL_SIZE, teacher_of
 from search.errors import SearchError
 from search.metric import DERIVED_METRICS, ENERGY_PER_TOKEN, PEAK_MEMORY, TOKENS_PER_SECOND
 from search.results import Outcome, Params, ParamValue, Trial
@@ -181,11 +182,11 @@ def _trained_within(
 
 
 def _compress(run: TrainingRun, file: Path, record: _Record) -> None:
-    from search.trials.deployed import compressed_to
+    from search.compression.stored import save_model
+    from search.trials.deployed import compress_run
 
-    compressed = compressed_to(run, file)
-    record.metrics.update(compressed.metrics)
-    record.details.update(compressed.details)
+    record.details.update(compress_run(run))
+    record.metrics[MODEL_SIZE.name] = float(save_model(run.model, file))
     del run.model
 
 
@@ -221,6 +222,7 @@ def _trained(
         task.params,
         num_tokens=task.num_tokens,
         device=trainee.device.torch_device,
+        teacher=teacher_of(trainee.deployment),
     )
     record.details["num_parameters"] = sum(param.numel() for param in run.model.parameters())
     report_at = time.perf_counter() + CHUNK_SECONDS

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 from search.compression.compress import compress
 from search.compression.params import (
     LATENCY,
-    MODEL_SIZE,
     SERVING_MEMORY,
     SERVING_THROUGHPUT,
     CompressionParams,
     after,
 )
 from search.compression.serving import held_out_batch, latency, model_call
-from search.compression.stored import load_model, save_model
+from search.compression.stored import load_model
 from search.objective import Split
 from search.results import ParamValue
 
@@ -35,21 +34,19 @@ class Deployed:
     details: Mapping[str, ParamValue]
 
 
-def compressed_to(run: TrainingRun, file: Path) -> Deployed:
-    """Compresses the model of a trained run in place and writes it; its size, and what was done.
+def compress_run(run: TrainingRun) -> dict[str, ParamValue]:
+    """Compresses the model of a trained run in place; what was done.
 
     What only training needs is dropped before.
     """
     run.let_go()
     batch = _training_batch(run)
     with run.serving():
-        done = compress(
+        return compress(
             run.model,
             CompressionParams.of(run.params),
             lambda: run.objective.loss(run.model, batch).detach(),
         )
-    size_bytes = save_model(run.model, file)
-    return Deployed(metrics={MODEL_SIZE.name: float(size_bytes)}, details=done)
 
 
 def _training_batch(run: TrainingRun) -> Batch:

@@ -7,8 +7,9 @@ import pickle
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -18,14 +19,19 @@ import torch
 from torch import Tensor, distributed, nn
 
 from search.checkpointing import without_checkpoints
+from search.compression import quantization
+from search.compression.params import MODEL_SIZE, CompressionParams, Deployment, teacher_of
+from search.compression.stored import save_model
+from search.compression.trained import COMPRESSED, WEIGHTS, Trained, path_of, sha256
 from search.errors import InputError, MachineError
 from search.memory.device import Device
 from search.memory.measurement import is_out_of_memory, measure_peak, prepare_process
 from search.metric import PEAK_MEMORY, TOKENS_PER_SECOND
 from search.objective import Objective, saved
 from search.parallel import Sharding
-from search.results import Outcome, Params, Trial
+from search.results import Outcome, Params, ParamValue, Trial
 from search.training import TrainingRun
+from search.trials.deployed import Deployed, compress_run, measure_deployed
 from search.trials.placement import allowed_cores, world_size_of
 from search.trials.rank import Membership, Production
 from search.trials.ranks import LostRankError, Ranks, of_all_ranks
@@ -33,7 +39,6 @@ from search.trials.steps import Steps
 
 CHECKPOINT_SECONDS = 60.0
 _CHECKPOINT = "checkpoint.pt"
-WEIGHTS = "model.pt"
 MODEL = "model"
 """The folder of the model in the form that its objective saves it in, where it has one."""
 _GO_ON, _SAVE, _STOP = range(3)
@@ -44,7 +49,8 @@ _GO_ON, _SAVE, _STOP = range(3)
 class ProductionJob:
     """What to train, on how many tokens and CPU threads at most, and where its files go.
 
-    Several processes each load the objective, by `objective_path` on `data`.
+    Several processes each load the objective, by `objective_path` on `data`, its settings. `origin`
+    names the trial it was picked from. With a `deployment` the model is compressed in the end.
     """
 
     objective: Objective
@@ -55,6 +61,8 @@ class ProductionJob:
     folder: Path
     objective_path: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    deployment: Deployment | None = None
 
 
 def train(
@@ -75,6 +83,8 @@ def train(
         InputError: when the loss diverges, or the folder holds another run's checkpoint.
     """
     _make_folder(job.folder)
+    if job.deployment is not None and job.deployment.quantizes:
+        quantization.prepare()
     prepare_process()
     torch.set_num_threads(min(job.num_threads, len(allowed_cores())))
     if world_size_of(job.params) > 1:
@@ -87,6 +97,7 @@ def _trained(
 ) -> Trial | None:
     """The same, as the only process, or as one of several that all do this."""
     started_at = time.time()
+    details: dict[str, ParamValue] = {}
     try:
         with measure_peak(job.device) as peak:
             run = _new_run(job)
@@ -97,6 +108,13 @@ def _trained(
             if run.is_first:
                 _write(weights, job.folder / WEIGHTS)
                 _write_model(_whole_model(run, weights), job)
+        del weights
+        if job.deployment is not None:
+            deployed = _deployed(run, job, job.deployment)
+            metrics.update(deployed.metrics)
+            details.update(deployed.details)
+        if run.is_first:
+            _describe(job)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -113,7 +131,37 @@ def _trained(
         started_at=started_at,
         duration_seconds=time.time() - started_at,
         curve=steps.curve(),
+        details=details,
     )
+
+
+def _deployed(run: TrainingRun, job: ProductionJob, deployment: Deployment) -> Deployed:
+    """The compressed model in its file, and what was measured of it."""
+    file = job.folder / COMPRESSED
+    done = compress_run(run)
+    with _written_whole(file) as partial:
+        size_bytes = save_model(run.model, partial)
+    del run.model
+    with measure_peak(job.device) as peak:
+        found = measure_deployed(run, file, peak=peak, num_samples=deployment.serving_batch_size)
+    return Deployed(
+        metrics={**found.metrics, MODEL_SIZE.name: float(size_bytes)},
+        details={**found.details, **done},
+    )
+
+
+def _describe(job: ProductionJob) -> None:
+    """Says beside the weights what they are."""
+    Trained(
+        objective=path_of(job.objective),
+        data=job.data,
+        provenance=job.objective.provenance,
+        params=job.params,
+        num_tokens=job.num_tokens,
+        weights_sha256=sha256(job.folder / WEIGHTS),
+        compressed=job.deployment is not None,
+        origin=job.origin,
+    ).write(job.folder)
 
 
 def _trained_together(
@@ -198,7 +246,11 @@ def _make_folder(folder: Path) -> None:
 
 def _new_run(job: ProductionJob) -> TrainingRun:
     run = TrainingRun(
-        job.objective, job.params, num_tokens=job.num_tokens, device=job.device.torch_device
+        job.objective,
+        job.params,
+        num_tokens=job.num_tokens,
+        device=job.device.torch_device,
+        teacher=teacher_of(job.deployment),
     )
     file = job.folder / _CHECKPOINT
     if file.is_file():
@@ -224,13 +276,18 @@ def _checkpoint_of(job: ProductionJob, file: Path) -> dict[str, Any]:
 
 
 def _identity(job: ProductionJob) -> dict[str, Any]:
-    """What a checkpoint must share with the run that goes on from it, in words for a message."""
-    kind = type(job.objective)
+    """What a checkpoint must share with the run that goes on from it, in words for a message.
+
+    Not how it is compressed: that comes after training.
+    """
+    later = {each.name for each in fields(CompressionParams)}
+    teacher = teacher_of(job.deployment)
     return {
-        "objective": f"{kind.__module__}:{kind.__qualname__}",
+        "objective": path_of(job.objective),
         "data": dict(job.objective.provenance),
-        "params": dict(job.params),
+        "params": {name: value for name, value in job.params.items() if name not in later},
         "tokens": job.num_tokens,
+        **({"teacher": teacher.name} if teacher else {}),
     }
 
 
@@ -241,10 +298,16 @@ def _save(run: TrainingRun, job: ProductionJob) -> None:
 
 
 def _write(value: object, file: Path) -> None:
-    """Writes a file whole or not at all."""
+    with _written_whole(file) as partial:
+        torch.save(value, partial)
+
+
+@contextmanager
+def _written_whole(file: Path) -> Iterator[Path]:
+    """Where to write a file, so that it is there whole or not at all."""
     partial = file.with_name(f"{file.name}.partial")
     try:
-        torch.save(value, partial)
+        yield partial
         partial.replace(file)
     except (OSError, RuntimeError) as error:  # torch tells a full disk by the latter
         partial.unlink(missing_ok=True)
