@@ -3,8 +3,10 @@
 
 import pytest
 
+from objectives.language_model import LanguageModel
 from search.compression import quantization
 from search.compression.params import compression_metrics
+from search.compression.trained import Trained, path_of
 from search.errors import FileFaultsError
 from search.metric import Goal
 from search.sweep.file import parse_sweep, sweep_schema
@@ -133,6 +135,36 @@ def test_distillation_needs_a_teacher():
     assert faults("{distillation_weight: [0, 0.5]}") == [
         "compression.distillation_weight: needs a teacher "
         "(such as `teacher: quickstart`, the sweep of a trained pick)"
+    ]
+
+
+def test_a_teacher_that_is_not_there_is_a_fault(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARETUNE_HOME", str(tmp_path))
+    assert faults("{teacher: larger, distillation_weight: [0, 0.5]}") == [
+        f"compression.teacher: there is no sweep called 'larger' in {tmp_path} "
+        "(there are: none yet)"
+    ]
+
+
+def test_a_teacher_brings_its_dimensions(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARETUNE_HOME", str(tmp_path))
+    objective = LanguageModel(held_out_tokens=2_048)
+    Trained(
+        objective=path_of(objective),
+        data={},
+        provenance=objective.provenance,
+        params={"width": 128},
+        num_tokens=1,
+        weights_sha256="0123456789abcdef",
+    ).write(tmp_path)
+    loaded = load(f"{{teacher: '{tmp_path}', distillation_weight: [0, 0.5]}}")
+    assert loaded.deployment.teacher.params == {"width": 128}
+    assert loaded.provenance["teacher"] == f"{tmp_path}, weights 0123456789ab"
+    params = loaded.params_of({"learning_rate": 1.0, "distillation_weight": 0.5})
+    assert params["distillation_temperature"] == 2.0
+    assert faults(f"{{teacher: '{tmp_path}'}}", space="{vocabulary: [256, 512]}") == [
+        "compression.teacher: it gives scores of shape (128, 256), this model (128, 512) for the "
+        "same batch (give both the same vocabulary) (at vocabulary 512)"
     ]
 
 

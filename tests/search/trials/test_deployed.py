@@ -4,9 +4,11 @@ import pytest
 import torch
 
 from objectives.language_model import LanguageModel
-from search.compression.params import Deployment
+from search.compression.params import Deployment, Teacher
 from search.memory.device import device_here
+from search.memory.machine import CpuMemory
 from search.memory.measurement import prepare_process
+from search.memory.prediction import Predictor
 from search.results import Outcome
 from search.trials.attempt import Task, attempt
 from search.units import GIB, MIB
@@ -22,16 +24,18 @@ def objective():
     return LanguageModel(held_out_tokens=2_048, evaluation_context=64)
 
 
-def ended(objective, *, served=2, num_tokens=2_048, budget_bytes=4 * GIB, **compression):
+def ended(
+    objective, *, served=2, num_tokens=2_048, budget_bytes=4 * GIB, deployment=None, **params
+):
     task = Task(
         number=0,
-        params={**PARAMS, **compression},
+        params={**PARAMS, **params},
         num_tokens=num_tokens,
         budget_bytes=budget_bytes,
         time_limit_seconds=None,
         objectives=("bits_per_byte_after", "serving_memory"),
     )
-    deployment = Deployment(serving_batch_size=served)
+    deployment = deployment or Deployment(serving_batch_size=served)
     trial = attempt(task, objective=objective, device=device_here(), deployment=deployment)
     try:
         while True:
@@ -100,3 +104,40 @@ def test_what_a_model_does_not_allow_fails_its_trial_with_the_mend():
     trial = ended(Headless(held_out_tokens=2_048, evaluation_context=64), pruned_channels=0.5)
     assert trial.outcome is Outcome.FAILED
     assert trial.message.startswith("pruned_channels: the model has no layer whose units can be")
+
+
+@pytest.mark.parametrize("served", [2, 512])
+def test_memory_is_what_was_predicted_for_training_and_serving(objective, served, tmp_path):
+    """Within 10 % and a MiB: beside a small served batch the training decides, else serving."""
+    device = device_here()
+    machine = CpuMemory(overhead_bytes=0)
+    params = {**PARAMS, "batch_size": 64, "sequence_length": 64, "micro_batch_size": 64}
+    predict = Predictor(
+        objective, machine, tmp_path, deployment=Deployment(serving_batch_size=served)
+    )
+    predicted = predict(params)
+    measured = ended(objective, served=served, num_tokens=8_192, **params).metrics["peak_memory"]
+    assert predicted.phase == ("serving" if served == 512 else "step_2")
+    assert abs(predicted.expected_bytes - measured) < 0.1 * measured + MIB
+    assert device.kind != "cpu" or predicted.expected_bytes > 8 * MIB
+
+
+def test_a_teacher_is_predicted_too(objective, tmp_path):
+    params = {**PARAMS, "batch_size": 64, "sequence_length": 64, "micro_batch_size": 64}
+    large = {"width": 256, "depth": 4}
+    torch.save(objective.model(large).state_dict(), tmp_path / "model.pt")
+    teacher = Teacher(name="larger", params=large, weights=str(tmp_path / "model.pt"))
+    deployment = Deployment(serving_batch_size=1, teacher=teacher)
+    predict = Predictor(
+        objective, CpuMemory(overhead_bytes=0), tmp_path / "kept", deployment=deployment
+    )
+    alone, taught = (
+        predict({**params, "distillation_weight": weight}).expected_bytes for weight in (0.0, 0.5)
+    )
+    # 4 blocks of 12 times 256 squared weights and more, in fp32: 12 MiB, and what they compute
+    assert taught > alone + 12 * MIB
+    trial = ended(
+        objective, deployment=deployment, num_tokens=8_192, distillation_weight=0.5, **params
+    )
+    measured = trial.metrics["peak_memory"]
+    assert abs(taught - measured) < 0.1 * measured + MIB

@@ -7,8 +7,12 @@ import pytest
 import torch
 from tiny_objective import TinyModel
 
+from objectives.language_model import LanguageModel
+from search.compression.params import Deployment, Teacher
+from search.compression.trained import Trained, load_trained
 from search.errors import InputError, MachineError
 from search.memory.device import device_here
+from search.objective import Split
 from search.results import Outcome
 from search.trials import production
 from search.trials.production import ProductionJob, train
@@ -156,3 +160,68 @@ def test_what_another_process_meets_ends_the_run_with_its_reason(job, tmp_path):
     )
     with pytest.raises(MachineError, match="rank 1 ended with -9"):
         trained(together)
+
+
+DATA = {"held_out_tokens": 2_048, "evaluation_context": 64}
+
+
+@pytest.fixture
+def language_job(tmp_path):
+    """A run whose model is cut and quantized in the end."""
+    compressed = {"pruned_channels": 0.5, "quantization": "int8-weight-only"}
+    return ProductionJob(
+        objective=LanguageModel(**DATA),
+        params={"width": 32, "depth": 1, "sequence_length": 16, "batch_size": 8, **compressed},
+        num_tokens=1_024,
+        num_threads=1,
+        device=device_here(),
+        folder=tmp_path / "trained",
+        data=DATA,
+        origin={"sweep_id": "abc", "trial": 3},
+        deployment=Deployment(serving_batch_size=2, quantizes=True),
+    )
+
+
+def test_a_compressed_model_is_loaded_again_with_the_same_outputs(language_job):
+    finished, _ = trained(language_job)
+    model, objective = load_trained(language_job.folder), language_job.objective
+    held_out = objective.data(language_job.params, Split.HELD_OUT, seed=0)
+    with torch.no_grad():
+        judged = objective.evaluate(model, held_out)
+    assert judged["bits_per_byte"] == finished.metrics["bits_per_byte_after"]
+    assert judged["bits_per_byte"] != finished.metrics["bits_per_byte"]
+    assert len(model.blocks[0].feed_forward[0].weight) == 64  # of 128
+    size = (language_job.folder / "compressed.pt").stat().st_size
+    assert finished.metrics["model_size"] == size
+    assert size < (language_job.folder / "model.pt").stat().st_size
+    assert finished.details["num_layers_quantized"] == 5
+
+
+def test_the_weights_as_trained_stay_beside_it(language_job):
+    trained(language_job)
+    plain = replace(language_job, deployment=None)
+    trained(plain)  # nothing is left to train, so it is described anew
+    model = load_trained(plain.folder)
+    assert len(model.blocks[0].feed_forward[0].weight) == 128
+    assert Trained.read(plain.folder).origin == {"sweep_id": "abc", "trial": 3}
+
+
+def test_other_compression_goes_on_from_the_same_checkpoint(language_job):
+    first, _ = trained(language_job)
+    less = replace(language_job, params={**language_job.params, "pruned_channels": 0.25})
+    second, seen = trained(less)
+    assert seen == []
+    assert second.metrics["bits_per_byte"] == first.metrics["bits_per_byte"]
+    assert second.metrics["model_size"] > first.metrics["model_size"]
+
+
+def test_a_production_run_learns_from_its_teacher(language_job, tmp_path):
+    params = {"width": 64, "depth": 1}
+    torch.save(language_job.objective.model(params).state_dict(), tmp_path / "model.pt")
+    teacher = Teacher(name="larger", params=params, weights=str(tmp_path / "model.pt"))
+    deployment = replace(language_job.deployment, teacher=teacher)
+    alone, _ = trained(language_job)
+    taught, _ = trained(replace(language_job, deployment=deployment, folder=tmp_path / "taught"))
+    assert taught.metrics["bits_per_byte"] != alone.metrics["bits_per_byte"]
+    with pytest.raises(InputError, match="other teacher"):
+        trained(replace(language_job, deployment=deployment))
