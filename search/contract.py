@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from search.errors import InputError
-from search.objective import Split, usual_batch
+from search.objective import Split, scores, usual_batch
 from search.training import TrainingParams, TrainingRun
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ def _broken_training(objective: Objective, params: Params, num_tokens: int) -> I
     loss = objective.loss(run.model, objective.batch(params, Split.TRAIN))
     if loss.dim() or not loss.requires_grad:
         yield f"loss(): must be a scalar that can be differentiated, found {loss}"
+    yield from _broken_scores(objective, run.model, objective.batch(params, Split.TRAIN))
     while not run.done:
         run.step()
     values = run.evaluate()
@@ -134,3 +136,19 @@ def _broken_training(objective: Objective, params: Params, num_tokens: int) -> I
         yield f"evaluate(): must give a finite number for each of {sorted(names)}, found {values}"
     if run.evaluate() != values:
         yield "evaluate(): gives other values for the same model when it is called again"
+
+
+def _broken_scores(objective: Objective, model: nn.Module, batch: Batch) -> Iterator[str]:
+    """Left out: scores that this configuration has not, as it says itself."""
+    if not hasattr(objective, "scores"):
+        return
+    model.eval()  # dropout would make the two differ
+    with torch.no_grad():
+        try:
+            logits_NK, classes_N = scores(objective, model, batch)
+        except InputError:
+            return
+        loss = objective.loss(model, batch)
+    expected = nn.functional.cross_entropy(logits_NK, classes_N)
+    if not torch.allclose(loss, expected, rtol=1e-3, equal_nan=True):
+        yield f"scores(): their mean cross-entropy must be the loss, {loss}, found {expected}"

@@ -178,3 +178,30 @@ class NeverTheSame(Line):
 def test_a_broken_promise_is_named(broken, message):
     with pytest.raises(InputError, match=f"^{broken.__name__}: .*{message}"):
         check_objective(broken(), PARAMS)
+
+
+class Sorter(Line):
+    """Sorts points into two classes."""
+
+    def model(self, params):
+        return nn.Linear(1, 2)
+
+    def scores(self, model, batch):
+        return model(batch["x"]), (batch["y"] > 0).long().flatten()
+
+    def loss(self, model, batch):
+        return functional.cross_entropy(*self.scores(model, batch))
+
+    def evaluate(self, model, batches):
+        losses = [self.loss(model, batch) for batch in batches]
+        return {"error": float(torch.stack(losses).mean())}
+
+
+def test_scores_are_what_the_loss_is_made_of():
+    class Doubled(Sorter):
+        def loss(self, model, batch):
+            return 2 * super().loss(model, batch)
+
+    check_objective(Sorter(), {"batch_size": 4})
+    with pytest.raises(InputError, match=r"scores\(\): their mean cross-entropy must be the loss"):
+        check_objective(Doubled(), {"batch_size": 4})
