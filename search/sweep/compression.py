@@ -19,7 +19,6 @@ from search.compression.params import (
 from search.compression.trained import find_teacher
 from search.errors import Fault, InputError
 from search.metric import Metric
-from search.sweep import checks
 from search.sweep.combinations import Candidates, Combination
 from search.sweep.dimensions import dimension_types, group_defaults
 from search.sweep.space import STRICT
@@ -206,7 +205,8 @@ def teacher_faults(
     """Why models cannot learn from the teacher that is named: it, or one of them, does not do."""
     from search.compression.checks import teaching_refusal
 
-    named = checks.section(data, SECTION).get(_TEACHER)
+    given = data.get(SECTION)
+    named = given.get(_TEACHER) if isinstance(given, Mapping) else None
     if not isinstance(named, str):
         return
     place = f"{SECTION}.{_TEACHER}"

@@ -74,7 +74,7 @@ def test_the_front_trades_accuracy_against_what_serving_takes(folder):
     smallest = min(trials(folder, "smaller"), key=lambda trial: trial["metrics"]["model_size"])
     assert smallest["params"]["pruned_channels"] == 0.5
     assert smallest["params"]["quantization"] == "int8-weight-only"
-    assert smallest["number"] in [trial["number"] for trial in front["trials"]]
+    assert smallest["number"] in [trial["trial"] for trial in front["trials"]]
     assert "KiB" in run(folder, "front", "smaller")
 
 
