@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 
 def save_model(model: nn.Module, file: Path) -> int:
-    """Writes a model's state dict; the bytes of the file."""
-    torch.save(model.state_dict(), file)
+    """Writes a model's state dict; the bytes of the file, the same whatever it is called."""
+    with file.open("wb") as opened:
+        torch.save(model.state_dict(), opened)
     return file.stat().st_size
 
 
