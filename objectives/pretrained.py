@@ -22,6 +22,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from search.errors import InputError, MachineError
+from search.quiet import quiet_torchao
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -93,8 +94,9 @@ def open_source(model: str | None, config: Mapping[str, Any] | str | None) -> So
 
 def _require_installed() -> None:
     try:
-        import peft  # noqa: F401 - here, so that no trial is charged for it
-        import transformers  # noqa: F401
+        with quiet_torchao():
+            import peft  # noqa: F401 - here, so that no trial is charged for it
+            import transformers  # noqa: F401
     except ImportError as error:
         msg = f"{error.name} is not installed (pip install 'paretune[hf]')"
         raise MachineError(msg) from error

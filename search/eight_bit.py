@@ -8,36 +8,19 @@ and not every machine has one. So what is predicted is what runs.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-_TALKATIVE = ("torchao", "torch.utils._pytree")
-"""torchao warns of kernels of its own that this torch does not load; none is used here."""
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """While inside, torchao says nothing when it is imported."""
-    levels = {name: logging.getLogger(name).level for name in _TALKATIVE}
-    try:
-        for name in levels:
-            logging.getLogger(name).setLevel(logging.ERROR)
-        yield
-    finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
-
+from search.quiet import quiet_torchao
 
 if TYPE_CHECKING:
     from torchao.optim import AdamW8bit
     from torchao.optim.subclass_8bit import get_qmap_signed, get_qmap_unsigned
 else:
-    with quiet():
+    with quiet_torchao():
         from torchao.optim import AdamW8bit
         from torchao.optim.subclass_8bit import get_qmap_signed, get_qmap_unsigned
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from search.eight_bit import quiet
+from search.quiet import quiet_torchao
 
 if TYPE_CHECKING:
     import torch
     from torchao.optim import CPUOffloadOptimizer
 else:
-    with quiet():
+    with quiet_torchao():
         from torchao.optim import CPUOffloadOptimizer
 
 

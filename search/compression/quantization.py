@@ -5,11 +5,7 @@ torch's own quantization is deprecated in favour of torchao.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import logging
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,6 +14,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from search.compression.params import Quantization
 from search.errors import InputError
+from search.quiet import quiet_torchao
 
 EXTRA = "quant"
 
@@ -41,7 +38,7 @@ def prepare() -> None:
 
 def register() -> None:
     """Lets torch read quantized weights from a file."""
-    with _quiet():
+    with quiet_torchao():
         importlib.import_module("torchao.quantization")
 
 
@@ -59,7 +56,7 @@ def quantize(model: nn.Module, kind: Quantization) -> tuple[str, ...]:
         return ()
     chosen = linear_layers(model)
     require_linear(chosen)
-    with _quiet():
+    with quiet_torchao():
         from torchao.quantization import quantize_
 
         quantize_(model, _config(kind), filter_fn=lambda _, name: name in chosen)
@@ -100,19 +97,3 @@ def _config(kind: Quantization) -> Any:
         Quantization.INT8_WEIGHT_ONLY: quantization.Int8WeightOnlyConfig,
     }
     return configs[kind]()
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what torchao says about kernels that are built for other machines."""
-    names = ("torchao", "torch.utils._pytree")
-    before = {name: logging.getLogger(name).level for name in names}
-    try:
-        for name in names:
-            logging.getLogger(name).setLevel(logging.ERROR + 1)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for name, level in before.items():
-            logging.getLogger(name).setLevel(level)
