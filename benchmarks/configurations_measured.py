@@ -26,7 +26,7 @@ from search.memory.trace import trace
 from search.objective import Objective, Split
 from search.optimizers import Implementation, Optimizer, refusal
 from search.results import Params, ParamValue
-from search.training import Precision
+from search.training_params import Precision
 
 OBJECTIVES: Mapping[str, Callable[[], Objective]] = {
     "language model": partial(LanguageModel, held_out_tokens=8_192),  # more takes time alone

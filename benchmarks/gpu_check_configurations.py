@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend
 
 from search.optimizers import Implementation
 from search.results import Params
-from search.training import Precision
+from search.training_params import Precision
 from search.units import GIB
 
 SMALL_BYTES = 2 * GIB

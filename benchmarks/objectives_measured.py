@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from search.metric import Goal, Metric
 from search.objective import Split
-from search.training import micro_batch_size
+from search.training_params import micro_batch_size
 
 if TYPE_CHECKING:
     from search.objective import Batch

@@ -46,7 +46,7 @@ from objectives.windows import training_windows
 from search.errors import InputError
 from search.metric import Goal, Metric
 from search.objective import Split
-from search.training import Precision, TrainingParams, micro_batch_size
+from search.training_params import Precision, TrainingParams, micro_batch_size
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

@@ -26,7 +26,7 @@ from objectives.windows import held_out_windows, training_windows, with_bytes
 from search.errors import InputError
 from search.metric import Goal, Metric
 from search.objective import Split
-from search.training import micro_batch_size
+from search.training_params import micro_batch_size
 
 if TYPE_CHECKING:
     from search.objective import Batch

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from search.errors import InputError
 from search.objective import Split
-from search.training import micro_batch_size
+from search.training_params import micro_batch_size
 
 if TYPE_CHECKING:
     from search.results import Params

@@ -23,7 +23,7 @@ from objectives.sides import IGNORED, NUM_MARKS, Sides
 from objectives.vocabulary import NUM_BYTES, tokenized
 from search.metric import Goal, Metric
 from search.objective import MEMORY_NEUTRAL, Split
-from search.training import TrainingParams, micro_batch_size
+from search.training_params import TrainingParams, micro_batch_size
 
 if TYPE_CHECKING:
     from search.objective import Batch

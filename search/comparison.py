@@ -15,7 +15,7 @@ from search.memory.feasibility import Fits, Predict, accumulated_sizes, judge_if
 from search.memory.speed import Candidate, Ranked, Speed, cheapest_that_fits
 from search.plan import Plan, PlannedPoint, speed_to_json
 from search.results import Params, ParamValue
-from search.training import TrainingParams, micro_batch_size
+from search.training_params import TrainingParams, micro_batch_size
 
 Point = Mapping[str, ParamValue]
 

@@ -11,7 +11,8 @@ from torch import nn
 
 from search.errors import InputError
 from search.objective import Split, scores, usual_batch
-from search.training import TrainingParams, TrainingRun
+from search.training import TrainingRun
+from search.training_params import TrainingParams
 
 if TYPE_CHECKING:
     from search.objective import Batch, Objective

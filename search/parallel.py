@@ -21,7 +21,7 @@ from search.optimizers import Optimizer
 
 if TYPE_CHECKING:
     from search.objective import Batch, Objective
-    from search.training import TrainingParams
+    from search.training_params import TrainingParams
 
     _Optimizer = torch.optim.Optimizer
 

@@ -16,7 +16,7 @@ from search.memory.mend import Mend
 from search.memory.speed import Speed
 from search.results import Params, ParamValue
 from search.sweep.space import Dimension, FloatRange, Space
-from search.training import MEMORY_NEUTRAL, MEMORY_SWITCHES
+from search.training_params import MEMORY_NEUTRAL, MEMORY_SWITCHES
 
 MAX_POINTS = 512
 MAX_AHEAD = 128

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from search.memory.events import Part, Phase
 from search.objective import Split, usual_batch
-from search.training import TrainingParams, micro_batch_size
+from search.training_params import TrainingParams, micro_batch_size
 
 if TYPE_CHECKING:
     from search.memory.recorder import Recorder

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from search.errors import MachineError
 from search.results import Params, PredictedMemory
-from search.training import TrainingParams, micro_batch_size
+from search.training_params import TrainingParams, micro_batch_size
 from search.units import format_bytes, shown
 
 Predict = Callable[[Params], PredictedMemory]

@@ -27,7 +27,7 @@ from search.memory.trace import trace
 from search.memory.work import Work
 from search.objective import example_batches, memory_neutral
 from search.results import Params, PredictedMemory
-from search.training import TrainingParams, memory_key, micro_batch_size
+from search.training_params import TrainingParams, memory_key, micro_batch_size
 
 if TYPE_CHECKING:
     from search.compression.params import Deployment
@@ -198,6 +198,7 @@ class Predictor:
 
 _TRAINING = (
     "training.py",
+    "training_params.py",
     "optimizers.py",
     "eight_bit.py",
     "offload.py",

@@ -19,7 +19,8 @@ import torch
 
 from search.memory.sample import Sample
 from search.optimizers import optimizers_here
-from search.training import Precision, TrainingRun
+from search.training import TrainingRun
+from search.training_params import Precision
 
 if TYPE_CHECKING:
     from search.memory.device import Device

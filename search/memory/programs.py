@@ -29,7 +29,7 @@ from search.memory.target import Target
 from search.memory.trace import MAX_MICRO_BATCHES, Trace, trace
 from search.memory.work import Work
 from search.objective import memory_neutral
-from search.training import TrainingParams, memory_key, micro_batch_size
+from search.training_params import TrainingParams, memory_key, micro_batch_size
 
 if TYPE_CHECKING:
     from search.compression.params import Deployment

@@ -40,7 +40,8 @@ from search.memory.target import Cpu, Target, Unsure
 from search.memory.work import Tally, Work
 from search.objective import Split
 from search.optimizers import load
-from search.training import Precision, TrainingParams, TrainingRun
+from search.training import TrainingRun
+from search.training_params import Precision, TrainingParams
 
 if TYPE_CHECKING:
     from search.compression.params import Deployment, Teacher

@@ -11,7 +11,7 @@ from search.memory.events import Part
 from search.memory.feasibility import accumulated_sizes
 from search.optimizers import Optimizer, has_torchao
 from search.results import Params, ParamValue
-from search.training import Precision, TrainingParams
+from search.training_params import Precision, TrainingParams
 
 _MOST_LENGTHS = 8
 """More values than these are a range, of which a few are tried."""

@@ -46,7 +46,7 @@ def _utilization(
     from search.memory.rates import rates_by_data_sheet
     from search.memory.speed import utilization
     from search.pipeline.staging import Stage
-    from search.training import TrainingParams
+    from search.training_params import TrainingParams
     from search.trials.placement import world_size_of
 
     rates = rates_by_data_sheet(stage.device)

@@ -142,7 +142,7 @@ def _params(stage: Stage, settings: Sequence[str]) -> Params:
 
 
 def _neutral() -> frozenset[str]:
-    from search.training import MEMORY_NEUTRAL
+    from search.training_params import MEMORY_NEUTRAL
 
     return MEMORY_NEUTRAL
 

@@ -27,7 +27,7 @@ _WORDS: dict[Any, str] = {
 
 def training_group() -> type:
     """The dataclass whose fields are the dimensions of the training step."""
-    from search.training import TrainingParams
+    from search.training_params import TrainingParams
 
     return TrainingParams
 

@@ -254,7 +254,7 @@ class Sweep(BaseModel):
         """
         params = {**defaults, "seed": self.seed, **self.fixed, **point}
         if "precision" in params:
-            from search.training import Precision
+            from search.training_params import Precision
 
             params["precision"] = Precision(str(params["precision"])).value
         return params

@@ -253,7 +253,7 @@ def _step(run: TrainingRun, record: _Record) -> None:
 
 
 def _most_overflows(run: TrainingRun) -> int:
-    from search.training import Precision
+    from search.training_params import Precision
 
     return _OVERFLOWS_IN_A_ROW if run.training.precision is Precision.FP16_MIXED else 1
 

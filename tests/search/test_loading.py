@@ -13,7 +13,8 @@ from objectives.language_model import LanguageModel
 from search.errors import InputError
 from search.loading import MadeBatches, made_by_workers
 from search.objective import Split
-from search.training import TrainingParams, TrainingRun
+from search.training import TrainingRun
+from search.training_params import TrainingParams
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 CPU = torch.device("cpu")

@@ -14,7 +14,8 @@ from search.memory.events import Part
 from search.memory.sample import Sample
 from search.memory.trace import trace
 from search.optimizers import Implementation, Optimizer, has_torchao, load, new_optimizer
-from search.training import TrainingParams, TrainingRun
+from search.training import TrainingRun
+from search.training_params import TrainingParams
 
 pytestmark = pytest.mark.skipif(not has_torchao(), reason="torchao is not installed")
 OFFLOADED = {"optimizer_offload": True, "clip_norm": 0.0}

@@ -19,7 +19,8 @@ from search.optimizers import (
     refusal,
     set_learning_rate,
 )
-from search.training import TrainingParams, TrainingRun
+from search.training import TrainingRun
+from search.training_params import TrainingParams
 
 needs_torchao = pytest.mark.skipif(not has_torchao(), reason="torchao is not installed")
 EIGHT_BIT = {"optimizer": "adamw-8bit"}

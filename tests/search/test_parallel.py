@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from search.errors import InputError
 from search.memory.sample import Sample
 from search.parallel import next_share
-from search.training import TrainingParams, TrainingRun, micro_batch_size
+from search.training import TrainingRun
+from search.training_params import TrainingParams, micro_batch_size
 
 _TWIN = """
 from objectives.language_model import LanguageModel

@@ -14,7 +14,8 @@ from search.memory.events import Part
 from search.memory.sample import Sample
 from search.memory.trace import trace
 from search.prefetching import prefetched
-from search.training import TrainingParams, TrainingRun
+from search.training import TrainingRun
+from search.training_params import TrainingParams
 
 if TYPE_CHECKING:
     from search.objective import Batch

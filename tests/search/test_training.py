@@ -16,14 +16,8 @@ from objectives.language_model import LanguageModel
 from search.errors import InputError
 from search.objective import Split
 from search.optimizers import Implementation, Optimizer, has_torchao, optimizers_here, refusal
-from search.training import (
-    Precision,
-    TrainingParams,
-    TrainingRun,
-    learning_rate_factor,
-    memory_key,
-    micro_batch_size,
-)
+from search.training import TrainingRun, learning_rate_factor
+from search.training_params import Precision, TrainingParams
 
 CPU = torch.device("cpu")
 needs_torchao = pytest.mark.skipif(not has_torchao(), reason="torchao is not installed")
@@ -428,54 +422,6 @@ class TestEvaluation:
         run = TrainingRun(objective, SMALL, num_tokens=9, device=CPU, held_out=held_out)
         assert run.evaluate() == run.evaluate()
         assert run.evaluate() != new_run(objective).evaluate()
-
-
-class TestParams:
-    @pytest.mark.parametrize(("micro", "wanted"), [("equal", 32), (32, 32), (4, 4), (1, 1)])
-    def test_micro_batch_size_is_resolved(self, micro, wanted):
-        assert micro_batch_size({"batch_size": 32, "micro_batch_size": micro}) == wanted
-
-    def test_auto_needs_a_prediction(self):
-        with pytest.raises(InputError, match="'auto' must be resolved"):
-            micro_batch_size({"micro_batch_size": "auto"})
-
-    @pytest.mark.parametrize(
-        ("params", "message"),
-        [
-            ({"learning_rate": 0.0}, "learning_rate must be above 0"),
-            ({"batch_size": 0}, "batch_size must be above 0"),
-            ({"weight_decay": -0.1}, "weight_decay must not be negative"),
-            ({"clip_norm": -1.0}, "clip_norm must not be negative"),
-            ({"momentum": 1.0}, "momentum must be from 0 to below 1"),
-            ({"warmup_fraction": 1.0}, "warmup_fraction must be from 0 to below 1"),
-            ({"micro_batch_size": 0}, "micro_batch_size must be above 0"),
-            ({"micro_batch_size": 5}, "micro_batch_size 5 does not divide batch_size 32"),
-            ({"micro_batch_size": "most"}, "micro_batch_size must be a number, equal or auto"),
-            ({"precision": "fp8"}, "fp8"),
-            ({"optimizer": "lion"}, "lion"),
-        ],
-    )
-    def test_what_makes_no_step_is_refused(self, params, message):
-        with pytest.raises(ValueError, match=message):
-            TrainingParams.of(params)
-
-    def test_other_dimensions_are_left_to_the_objective(self):
-        assert TrainingParams.of({"width": 64}) == TrainingParams()
-
-
-class TestMemoryKey:
-    @pytest.mark.parametrize("change", [{"learning_rate": 1e-5}, {"seed": 9}, {"momentum": 0.5}])
-    def test_forgets_what_changes_no_size(self, change):
-        params = {**SMALL, "momentum": 0.9, "seed": 0}
-        assert memory_key({**params, **change}) == memory_key(params)
-
-    def test_forgets_what_the_objective_says_changes_none(self):
-        assert memory_key({**SMALL, "rotation": 5.0}, {"rotation"}) == memory_key(SMALL)
-
-    @pytest.mark.parametrize("change", [{"momentum": 0.0}, {"batch_size": 4}, {"width": 8}])
-    def test_keeps_what_does(self, change):
-        params = {**SMALL, "momentum": 0.9}
-        assert memory_key({**params, **change}) != memory_key(params)
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])

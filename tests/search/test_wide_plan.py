@@ -11,7 +11,7 @@ from search.plan import Judge
 from search.plan_screens import plan_summary
 from search.results import PredictedMemory
 from search.sweep.space import Choices, FloatRange, IntRange, Space
-from search.training import micro_batch_size
+from search.training_params import micro_batch_size
 from search.wide_plan import MAX_BORDERS, WideSpace, last_that_holds, plan_wide
 
 _BATCHES, _LENGTHS = IntRange(low=1, high=24), IntRange(low=8, high=400, step=8)

@@ -18,7 +18,7 @@ from search.memory.prediction import Predictor, predict
 from search.memory.sample import Sample
 from search.memory.trace import Part, Phase, trace
 from search.objective import Split
-from search.training import micro_batch_size
+from search.training_params import micro_batch_size
 
 MIB = 2**20
 A100 = (8, 0)

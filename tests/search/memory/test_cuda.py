@@ -9,7 +9,7 @@ from objectives.language_model import LanguageModel
 from search.memory.cuda import Cuda
 from search.memory.events import Part, Phase
 from search.memory.trace import record, trace, trace_of
-from search.training import Precision
+from search.training_params import Precision
 
 GPU = torch.device("cpu", 0)
 A100 = Cuda(architecture=(8, 0))

@@ -14,7 +14,7 @@ from search.memory.sample import Sample
 from search.memory.ways import Keeps, Length, changed, ways
 from search.optimizers import has_torchao
 from search.results import PredictedMemory
-from search.training import TrainingParams, micro_batch_size
+from search.training_params import TrainingParams, micro_batch_size
 from search.units import MIB
 
 LENGTH = Length(name="sequence_length")

@@ -16,7 +16,7 @@ from search.memory.program import Box, EventProgram, Point
 from search.memory.program_fit import fit_program
 from search.memory.sample import Sample
 from search.memory.trace import Phase, trace
-from search.training import micro_batch_size
+from search.training_params import micro_batch_size
 
 
 class Regression(Sample):

@@ -18,7 +18,7 @@ from search.memory.program_fit import (
 )
 from search.memory.sample import Sample
 from search.memory.trace import Event, Part, Phase, trace, trace_of
-from search.training import micro_batch_size
+from search.training_params import micro_batch_size
 
 _BOX = Box(micro_batch_sizes=range(2, 33), lengths=range(2, 129))
 

@@ -9,7 +9,7 @@ from search.memory import programs, trace
 from search.memory.machine import CpuMemory
 from search.memory.prediction import Predictor, predict
 from search.memory.sample import Sample
-from search.training import micro_batch_size
+from search.training_params import micro_batch_size
 
 MACHINE = CpuMemory(overhead_bytes=1000)
 _BASE = {"learning_rate": 1e-3, "depth": 1, "width": 16}

@@ -12,7 +12,8 @@ from search.memory.sample import Sample
 from search.memory.trace import Part, Phase, trace
 from search.objective import Split
 from search.optimizers import Optimizer
-from search.training import Precision, TrainingRun, micro_batch_size
+from search.training import TrainingRun
+from search.training_params import Precision, micro_batch_size
 
 
 class Classifier(Sample):

@@ -16,7 +16,8 @@ from search.memory.target import Call, Cpu
 from search.memory.trace import trace
 from search.memory.work import Arithmetic, OperatorWork, Work, operator_work
 from search.objective import Split
-from search.training import TrainingRun, micro_batch_size
+from search.training import TrainingRun
+from search.training_params import micro_batch_size
 
 _aten = torch.ops.aten
 

@@ -15,7 +15,7 @@ from search.sweep.dimensions import (
     plain_value,
     training_group,
 )
-from search.training import Precision, TrainingParams
+from search.training_params import Precision, TrainingParams
 
 
 class Colour(StrEnum):

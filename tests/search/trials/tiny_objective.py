@@ -14,7 +14,7 @@ from torch import distributed, nn
 
 from search.metric import Goal, Metric
 from search.objective import Split
-from search.training import micro_batch_size
+from search.training_params import micro_batch_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
