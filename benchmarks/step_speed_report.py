@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from importlib.util import find_spec
 
 import torch
 
@@ -139,10 +140,11 @@ def _described(found: Measured) -> str:
 
 
 def _setting(device: Device, command: str) -> str:
-    versions = ", ".join(f"{name} {version(name)}" for name in ("lightning", "transformers"))
+    installed = filter(find_spec, ("lightning", "transformers"))
+    versions = ", ".join(["", *(f"{name} {version(name)}" for name in installed)])
     return (
         f"`python -m benchmarks.step_speed {command}`".replace(" `", "`")
         + f" on {device.name} ({torch.backends.cpu.get_cpu_capability()}), {os.cpu_count()} cores, "
         f"{torch.get_num_threads()} thread(s), Linux {platform.release()}, "
-        f"Python {platform.python_version()}, torch {torch.__version__}, {versions}."
+        f"Python {platform.python_version()}, torch {torch.__version__}{versions}."
     )
