@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,10 +21,26 @@ if TYPE_CHECKING:
     from search.results import Params
 
 
+class _Pickler(pickle.Pickler):
+    """Writes members of an enum by their values.
+
+    Some releases of Python 3.11 write them as calls of `getattr`, which torch refuses to read.
+    """
+
+    def reducer_override(self, value: object) -> Any:
+        """How to write a value; NotImplemented where that is as ever."""
+        return (type(value), (value.value,)) if isinstance(value, Enum) else NotImplemented
+
+
+_PICKLE = ModuleType("pickle")
+_PICKLE.Pickler = _Pickler  # type: ignore[attr-defined]
+"""What torch asks of a module that pickles."""
+
+
 def save_model(model: nn.Module, file: Path) -> int:
     """Writes a model's state dict; the bytes of the file, the same whatever it is called."""
     with file.open("wb") as opened:
-        torch.save(model.state_dict(), opened)
+        torch.save(model.state_dict(), opened, pickle_module=_PICKLE)
     return file.stat().st_size
 
 

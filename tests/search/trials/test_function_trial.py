@@ -8,6 +8,7 @@ import torch
 
 from search.memory.device import device_here
 from search.memory.measurement import prepare_process
+from search.memory.process import note_what_is_held
 from search.results import Outcome
 from search.trials import function_trial, untraced
 from search.trials.attempt import Task
@@ -18,6 +19,7 @@ from search.units import GIB, MIB
 def prepared():
     torch.set_num_threads(1)
     prepare_process()
+    note_what_is_held()  # by the tests before this one
 
 
 def ended(function=tiny_function.train, *, num_tokens=0, budget=GIB, limit=None, **params):

@@ -215,7 +215,10 @@ def test_what_breaks_in_a_listener_is_raised_as_it_is(tmp_path):
 def test_what_the_cluster_can_never_give_is_refused_at_once():
     too_much = Slots(num_slots=1, budget_bytes=MIB, cpus=64)
     with (
-        pytest.raises(MachineError, match="a trial needs 64 CPU, the Ray cluster has 2"),
+        pytest.raises(
+            MachineError,
+            match="a trial needs 64 CPU on one machine, the largest of the Ray cluster has 2",
+        ),
         run._ray(too_much, None),
     ):
         pass
