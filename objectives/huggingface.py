@@ -73,9 +73,21 @@ class _Model:
         self.settings = json.dumps([*versions, self.source.values], sort_keys=True)
 
     def _load_code(self) -> None:
-        """Imports what a model takes, which no trial is to be charged for."""
-        with torch.device("meta"), suppress(InputError):  # told when it is asked for
-            self._new_model({}, TransformersParams(lora_rank=1))
+        """Imports what a model takes, which no trial is to be charged for.
+
+        Raises:
+            InputError: when no model can be built of the values of its configuration.
+        """
+        try:
+            with torch.device("meta"), suppress(InputError):  # told when it is asked for
+                self._new_model({}, TransformersParams(lora_rank=1))
+        except Exception as error:
+            kind = self.source.values.get("model_type")
+            msg = (
+                f"transformers builds no {kind} model of this config: "
+                f"{type(error).__name__}: {error} (correct the values it names)"
+            )
+            raise InputError(msg) from error
 
     def _config(self, chosen: TransformersParams, **changes: Any) -> PretrainedConfig:
         changes |= self.tokens.config_changes(chosen.vocabulary)

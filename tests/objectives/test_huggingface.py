@@ -419,6 +419,10 @@ class TestFaults:
                 {"config": {**GPT2, "n_layers": 2}},
                 r"gpt2 has no 'n_layers' \(did you mean 'n_layer'\?\)",
             ),
+            (
+                {"config": {**GPT2, "n_embd": "wide"}},
+                "transformers builds no gpt2 model of this config: TypeError: ",
+            ),
             ({"config": {"model_type": "vit"}}, "model_type vit has no causal language model"),
             (
                 {"config": GPT2, "evaluation_context": 301},
