@@ -109,7 +109,7 @@ class Counts:
 
     num_points: int
     num_fitting: int
-    num_undecided: int
+    num_undecided: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,9 +128,13 @@ class Plan:
     @property
     def share_that_fits(self) -> float:
         """Fraction of the structures that fit for sure, 0 to 1; 0 when none could be judged."""
-        if self.counts:
-            return self.counts.num_fitting / self.counts.num_points
-        return sum(point.fits for point in self.points) / max(1, len(self.points))
+        return self.counted.num_fitting / max(1, self.counted.num_points)
+
+    @property
+    def counted(self) -> Counts:
+        """How many fit: of the whole space, or of `points` where these are all that was judged."""
+        num_fitting = sum(point.fits for point in self.points)
+        return self.counts or Counts(num_points=len(self.points), num_fitting=num_fitting)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for `--json`."""

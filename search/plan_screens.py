@@ -12,7 +12,7 @@ from search.units import GIB, MIB, format_bytes, heading, shown
 if TYPE_CHECKING:
     from search.comparison import Compared, Comparison
     from search.memory.speed import Speed
-    from search.plan import Counts, Plan, PlannedPoint, Unpredicted
+    from search.plan import Plan, PlannedPoint, Unpredicted
     from search.results import ParamValue
 
 _GAP = "  "
@@ -181,26 +181,15 @@ def plan_summary(plan: Plan) -> str:
     """The share of the space that fits, in a sentence."""
     if not plan.points:
         return "nothing of the space can be predicted"
-    if plan.counts:
-        return _counted(plan, plan.counts)
-    num_fitting = sum(point.fits for point in plan.points)
+    counted = plan.counted
     which = "structures" if plan.complete else "structures looked at"
-    return (
-        f"{num_fitting} of {len(plan.points)} {which} fit into {format_bytes(plan.budget_bytes)} "
-        f"({plan.share_that_fits:.0%})"
-    )
-
-
-def _counted(plan: Plan, counts: Counts) -> str:
-    which = "structures" if plan.complete else "structures looked at"
-    share = f"{counts.num_fitting / counts.num_points:.0%}"
     sentence = (
-        f"{counts.num_fitting:,} of {counts.num_points:,} {which} fit into "
-        f"{format_bytes(plan.budget_bytes)} ({share})"
+        f"{counted.num_fitting:,} of {counted.num_points:,} {which} fit into "
+        f"{format_bytes(plan.budget_bytes)} ({plan.share_that_fits:.0%})"
     )
-    if not counts.num_undecided:
+    if not counted.num_undecided:
         return sentence
-    return f"{sentence}; of {counts.num_undecided:,} more nobody knows without judging each"
+    return f"{sentence}; of {counted.num_undecided:,} more nobody knows without judging each"
 
 
 def plan_faults(plan: Plan) -> str:

@@ -7,166 +7,30 @@ follows from its place. Left out: how a single structure is judged, see `search.
 
 from __future__ import annotations
 
-import itertools
-import math
 import random
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from search.memory.feasibility import DoesNotFit
+from search.memory.feasibility import DoesNotFit, Verdict
 from search.memory.mend import Mend
 from search.memory.polynomials import Integers
 from search.memory.speed import Speed
-from search.plan import MAX_POINTS as MAX_JUDGED
-from search.plan import Counts, Judge, Plan, PlannedPoint, in_full, structure_points
-from search.results import Params, ParamValue
-from search.sweep.space import Space
+from search.plan import Counts, Judge, Plan, PlannedPoint, in_full
+from search.results import Params
+from search.wide_space import BATCH, MICRO_BATCH, Point, WideSpace
 
-MAX_WIDE = 1 << 22
-"""Structures of a space that is looked at as a whole; of a larger one, a spread."""
 MAX_BORDERS = 32
 """Borders looked for in one space: each takes a few judgements."""
-_BATCH, _MICRO_BATCH = "batch_size", "micro_batch_size"
-_FIRST = range(4)
 _NO_LIMIT = np.iinfo(np.int64).max
 
-Point = dict[str, ParamValue]
 PeakBytes = Callable[[Params, Integers], Integers]
-
-
-@dataclass(frozen=True, kw_only=True)
-class WideSpace:
-    """A space whose sizes, of the batch and of a sample, are gone through all at once.
-
-    `length` is the dimension that is the length of a sample, None where there is none.
-    """
-
-    space: Space
-    params_of: Callable[[Mapping[str, ParamValue]], Params]
-    length: str | None
-
-    @property
-    def is_wide(self) -> bool:
-        """Whether it has more structures than can be judged, and not more than can be counted."""
-        return self.is_complete and MAX_JUDGED < self.num_points <= MAX_WIDE
-
-    @cached_property
-    def models(self) -> list[Point]:
-        """All but the sizes."""
-        return structure_points(self._others)[0]
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether `models` are all there are, and each size has a list of values."""
-        sizes = all(self.space[name].values() for name in self.sizes)
-        return sizes and structure_points(self._others)[1]
-
-    @property
-    def _others(self) -> Space:
-        kept = {name: each for name, each in self.space.items() if name not in self.sizes}
-        return Space.model_construct(kept)
-
-    @cached_property
-    def sizes(self) -> tuple[str, ...]:
-        """The sizes that are searched."""
-        names = (_BATCH, _MICRO_BATCH, self.length)
-        return tuple(name for name in names if name is not None and name in self.space)
-
-    @property
-    def num_points(self) -> int:
-        """How many structures there are, sizes that do not go together among them."""
-        values = (self.space[name].num_values() or 0 for name in self.sizes)
-        return len(self.models) * math.prod(values)
-
-    def at(self, model: Point, sizes: Mapping[str, ParamValue]) -> Point:
-        """One point, its dimensions in the order of the space."""
-        both = {**model, **sizes}
-        return {name: both[name] for name in self.space if name in both}
-
-    def spread(self) -> Iterator[Point]:
-        """For each model a few sizes, the smallest and the largest among them."""
-        micro_batches = self._values(_MICRO_BATCH) if _MICRO_BATCH in self.sizes else ("equal",)
-        lengths = _few(self._values(self.length)) if self.length in self.sizes else [1]
-        for model, micro_batch, length in itertools.product(self.models, micro_batches, lengths):
-            batches = self._values(_BATCH) if _BATCH in self.sizes else (1,)
-            if isinstance(micro_batch, int):
-                batches = tuple(each for each in batches if int(each or 0) % micro_batch == 0)
-            for batch in _few(batches):
-                both = {_BATCH: batch, _MICRO_BATCH: micro_batch, self.length: length}
-                yield self.at(model, {name: both[name] for name in self.sizes})
-
-    def _values(self, name: str | None) -> tuple[ParamValue, ...]:
-        return self.space[name or ""].values() or ()
-
-    def grid(self, model: Point) -> Grid:
-        """All sizes of one model that go together."""
-        first = {name: self._values(name)[0] for name in self.sizes}
-        params = self.params_of({**model, **first})
-        axes = [
-            self._values(name) if name in self.sizes else (params.get(name or "", default),)
-            for name, default in ((_BATCH, 1), (_MICRO_BATCH, "equal"), (self.length, 1))
-        ]
-        return Grid.of(params, *axes)
-
-
-def _few(values: tuple[ParamValue, ...]) -> list[ParamValue]:
-    """All of a short list or an uneven one; of even steps the first four, the middle, the last.
-
-    The first are kinds of their own: a batch of one sample, a step of one or two micro-batches.
-    """
-    numbers = [value for value in values if isinstance(value, int)]
-    uneven = len({after - before for before, after in itertools.pairwise(numbers)}) > 1
-    if len(values) <= len(_FIRST) + 2 or len(numbers) < len(values) or uneven:
-        return [*values]
-    last = len(values) - 1
-    return [values[place] for place in (*_FIRST, max(last // 2, len(_FIRST)), last)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Grid:
-    """The sizes of one model that go together, one row each.
-
-    `bytes_of` are batch size, micro-batch size and length as numbers, (num_rows, 3): `equal` is
-    the batch, `auto` is 1, as what fits in parts fits in the smallest. `places` are those of its
-    values on `axes`.
-    """
-
-    params: Params
-    axes: tuple[tuple[ParamValue, ...], ...]
-    places: Integers
-    numbers: Integers
-
-    @classmethod
-    def of(cls, params: Params, *axes: tuple[ParamValue, ...]) -> Grid:
-        """Every row, those left out whose micro-batch does not divide the batch."""
-        every = np.indices([len(axis) for axis in axes]).reshape(len(axes), -1).T
-        batch, micro_batch, length = (
-            np.array([_number(value) for value in axis])[column]
-            for axis, column in zip(axes, every.T, strict=True)
-        )
-        micro_batch = np.where(micro_batch == 0, batch, micro_batch)
-        sound = (micro_batch <= batch) & (batch % micro_batch == 0)
-        numbers = np.stack([batch, micro_batch, length], axis=1)
-        return cls(params=params, axes=axes, places=every[sound], numbers=numbers[sound])
-
-    def values(self, row: int) -> tuple[ParamValue, ...]:
-        """Batch size, micro-batch size and length of a row, as the space writes them."""
-        places = self.places[row].tolist()
-        return tuple(axis[place] for axis, place in zip(self.axes, places, strict=True))
-
-
-def _number(value: ParamValue) -> int:
-    """0 stands for the whole batch."""
-    return {"equal": 0, "auto": 1}[value] if isinstance(value, str) else int(value or 0)
 
 
 def plan_wide(
     wide: WideSpace,
     *,
-    judge: Judge,
+    fits: Callable[[Params], Verdict],
     peak_bytes: PeakBytes,
     budget_bytes: int,
     on_point: Callable[[int, int], None],
@@ -180,7 +44,7 @@ def plan_wide(
 
     Args:
         wide: the space.
-        judge: says whether a structure fits.
+        fits: judges one configuration.
         peak_bytes: the bytes that give the order, see `Predictor.peak_bytes`.
         budget_bytes: what one trial may use.
         on_point: told how many models are done, of all.
@@ -190,6 +54,7 @@ def plan_wide(
     models = wide.models
     if len(models) > MAX_BORDERS:
         models = random.Random(0).sample(models, MAX_BORDERS)  # noqa: S311 - a spread, no secret
+    judge = Judge(params_of=wide.params_of, fits=fits)
     points: list[PlannedPoint] = []
     counts = np.zeros(3, dtype=np.int64)
     for num_done, model in enumerate(models, start=1):
@@ -259,7 +124,7 @@ class _Border:
             yield from (found[place] for place in (border, border + 1) if place in found)
 
     def _point(self, row: int) -> Point:
-        values = zip((_BATCH, _MICRO_BATCH, self._wide.length), self._grid.values(row), strict=True)
+        values = zip((BATCH, MICRO_BATCH, self._wide.length), self._grid.values(row), strict=True)
         sizes = {name: value for name, value in values if name in self._wide.sizes}
         return self._wide.at(self._model, sizes)
 

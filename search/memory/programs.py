@@ -111,23 +111,20 @@ class Programs:
 
         Args:
             params: the configuration.
-            sizes: batch size, micro-batch size and length, (num_sizes, 3).
+            sizes: samples of a step that one process computes, micro-batch size and length,
+                (num_sizes, 3).
         """
-        batch, micro_batch, length = sizes.T
+        samples, micro_batch, length = sizes.T
         found = np.full(len(sizes), -1, dtype=np.int64)
-        counts = batch // micro_batch
+        counts = samples // micro_batch
         waiting = np.maximum(0, counts - MAX_MICRO_BATCHES)
         points = np.stack([micro_batch, length, waiting], axis=1)
-        kinds = np.where(batch % micro_batch == 0, np.minimum(counts, MAX_MICRO_BATCHES + 1), 0)
+        kinds = np.where(samples % micro_batch == 0, np.minimum(counts, MAX_MICRO_BATCHES + 1), 0)
         for kind in {*kinds.tolist()} - {0}:
             (places,) = np.nonzero(kinds == kind)
             one = Point(*points[places[0]].tolist())
-            self._fill(
-                found,
-                places,
-                points,
-                self._sized(params, one, num_traced=min(kind, MAX_MICRO_BATCHES)),
-            )
+            of_kind = self._sized(params, one, num_traced=min(kind, MAX_MICRO_BATCHES))
+            self._fill(found, places, points, of_kind)
         return found
 
     def _fill(self, found: Integers, places: Integers, points: Integers, params: Params) -> None:

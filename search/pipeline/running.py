@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from search.pipeline.staging import Stage
     from search.plan import Plan
     from search.results import Params
-    from search.wide_plan import WideSpace
 
 
 def init(path: Path) -> None:
@@ -115,16 +114,26 @@ def refuse_unpredictable(stage: Stage, found: Plan) -> None:
 def planned(
     stage: Stage,
     *,
+    as_a_whole: bool = False,
     mend: Callable[[DoesNotFit], Mend | None] = lambda _: None,
     speed: Callable[[Params], Speed | None] = lambda _: None,
 ) -> Plan:
-    """What of a stage's space fits; mends and estimates of speed where they are asked for."""
-    from search.plan import plan as plan_space
+    """What of a stage's space fits; mends and estimates of speed where they are asked for.
 
+    `as_a_whole` a space that is too large to judge each structure is counted, where else a spread
+    of them stands for it.
+    """
+    from search.plan import plan as plan_space
+    from search.wide_plan import plan_wide
+
+    wide = stage.wide if as_a_whole else None
+    find = (
+        partial(plan_wide, wide, peak_bytes=stage.predict.peak_bytes)
+        if wide
+        else partial(plan_space, stage.loaded.memory_space, params_of=stage.loaded.params_of)
+    )
     with console.status("predicting") as status:
-        found = plan_space(
-            stage.loaded.memory_space,
-            params_of=stage.loaded.params_of,
+        found = find(
             fits=stage.fits,
             budget_bytes=stage.slots.budget_bytes,
             on_point=lambda done, total: status.update(f"predicting {done}/{total}"),
@@ -162,32 +171,7 @@ def _planned_in_full(stage: Stage, ratios: Sequence[float]) -> Plan:
         known = rates()
         return stage.predict.known_speed(params, known, ratios) if known else None
 
-    if stage.wide is None:
-        return planned(stage, mend=mend, speed=speed)
-    return _planned_as_a_whole(stage, stage.wide, mend=mend, speed=speed)
-
-
-def _planned_as_a_whole(
-    stage: Stage,
-    wide: WideSpace,
-    *,
-    mend: Callable[[DoesNotFit], Mend | None],
-    speed: Callable[[Params], Speed | None],
-) -> Plan:
-    from search.plan import Judge
-    from search.wide_plan import plan_wide
-
-    with console.status("predicting") as status:
-        found = plan_wide(
-            wide,
-            judge=Judge(params_of=stage.loaded.params_of, fits=stage.fits),
-            peak_bytes=stage.predict.peak_bytes,
-            budget_bytes=stage.slots.budget_bytes,
-            on_point=lambda done, total: status.update(f"predicting, model {done}/{total}"),
-            mend=mend,
-            speed=speed,
-        )
-    return replace(found, point_by_point=stage.predict.point_by_point)
+    return planned(stage, as_a_whole=True, mend=mend, speed=speed)
 
 
 def predict_ahead(stage: Stage | UntracedStage) -> None:

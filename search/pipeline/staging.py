@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from search.sweep.file import LoadedSweep
     from search.sweep.sweep import Sweep
     from search.trials.placement import Slots
-    from search.wide_plan import WideSpace
+    from search.wide_space import WideSpace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,10 +165,13 @@ def _stage(
     from search.memory.feasibility import judge
     from search.memory.margins import Margins
     from search.memory.prediction import Predictor
+    from search.plan import structure_points
 
     objective = _traced(loaded, device)
     rescue = _rescue(loaded)
-    wide = _wide(loaded, objective)
+    structures, is_complete = structure_points(loaded.memory_space)
+    wide = None if is_complete else _wide(loaded, objective, structures[0])
+    announced = wide.spread() if wide else structures
     margins = Margins(device, risk=loaded.sweep.memory.risk)
     predict = (
         predict.with_margins(margins)
@@ -176,7 +179,7 @@ def _stage(
         else Predictor(
             objective,
             machine_of(device),
-            space=_with_changes(map(loaded.params_of, _structures(loaded, wide)), rescue),
+            space=_with_changes(map(loaded.params_of, announced), rescue),
             margins=margins,
             deployment=loaded.deployment,
         )
@@ -196,25 +199,16 @@ def _stage(
     )
 
 
-def _wide(loaded: LoadedSweep, objective: Objective) -> WideSpace | None:
-    """The space, where it has too many structures to judge each."""
+def _wide(
+    loaded: LoadedSweep, objective: Objective, structure: Mapping[str, ParamValue]
+) -> WideSpace | None:
+    """The space, where it has too many structures to judge each; `structure` is any of them."""
     from search.memory.program_fit import length_dimension
-    from search.plan import structure_points
-    from search.wide_plan import WideSpace
+    from search.wide_space import WideSpace
 
-    structures, is_complete = structure_points(loaded.memory_space)
-    if is_complete:
-        return None
-    length = length_dimension(objective, loaded.params_of(structures[0]))
+    length = length_dimension(objective, loaded.params_of(structure))
     wide = WideSpace(space=loaded.memory_space, params_of=loaded.params_of, length=length)
     return wide if wide.is_wide else None
-
-
-def _structures(loaded: LoadedSweep, wide: WideSpace | None) -> Iterable[Mapping[str, ParamValue]]:
-    """Those that will be asked for, or of a wide space a few for each model."""
-    from search.plan import structure_points
-
-    return wide.spread() if wide else structure_points(loaded.memory_space)[0]
 
 
 def _traced(loaded: LoadedSweep, device: Device) -> Objective:

@@ -7,12 +7,12 @@ from search.memory.feasibility import judge
 from search.memory.machine import CpuMemory
 from search.memory.prediction import Predictor
 from search.memory.sample import Sample
-from search.plan import Judge
 from search.plan_screens import plan_summary
 from search.results import PredictedMemory
 from search.sweep.space import Choices, FloatRange, IntRange, Space
 from search.training_params import micro_batch_size
-from search.wide_plan import MAX_BORDERS, WideSpace, last_that_holds, plan_wide
+from search.wide_plan import MAX_BORDERS, last_that_holds, plan_wide
+from search.wide_space import WideSpace
 
 _BATCHES, _LENGTHS = IntRange(low=1, high=24), IntRange(low=8, high=400, step=8)
 _SIZES = {"batch_size": _BATCHES, "sequence_length": _LENGTHS}
@@ -49,9 +49,7 @@ def _peak_bytes(params, numbers):
 def _planned(wide, budget_bytes, peak_bytes=_peak_bytes):
     return plan_wide(
         wide,
-        judge=Judge(
-            params_of=wide.params_of, fits=lambda params: judge(params, _predict, budget_bytes)
-        ),
+        fits=lambda params: judge(params, _predict, budget_bytes),
         peak_bytes=peak_bytes,
         budget_bytes=budget_bytes,
         on_point=lambda _done, _all: None,
@@ -130,7 +128,7 @@ def test_what_cannot_be_judged_stays_undecided():
 
     found = plan_wide(
         wide,
-        judge=Judge(params_of=wide.params_of, fits=fits),
+        fits=fits,
         peak_bytes=_peak_bytes,
         budget_bytes=1,
         on_point=lambda _done, _all: None,
@@ -148,6 +146,14 @@ def test_a_space_is_wide_where_it_has_many_sizes_and_few_models():
     assert not _wide({**_SIZES, "depth": FloatRange(low=0, high=1)}).is_wide
     huge = IntRange(low=1, high=10_000)
     assert not _wide({"batch_size": huge, "sequence_length": huge}).is_wide
+
+
+def test_each_process_of_a_trial_has_its_share_of_the_batch():
+    # of 1 to 12 samples, the even ones go over two processes; 3 must divide what each has
+    sizes = {"batch_size": IntRange(low=1, high=12), "micro_batch_size": Choices((3, "equal"))}
+    rows = _wide(sizes, world_size=2).grid({}).numbers.tolist()
+    plain = [[samples, samples, 8] for samples in range(1, 7)]
+    assert sorted(rows) == sorted([*plain, [3, 3, 8], [6, 3, 8]])
 
 
 def test_programs_are_made_for_the_ends_of_each_size():
