@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from search import home
-from search.compression.params import Teacher
+from search.compression.params import CompressionParams, Teacher
 from search.errors import InputError
 from search.objective import load_objective
 from search.results import Params
@@ -94,14 +94,9 @@ def load_trained(folder: str | Path, *, device: str | torch.device = "cpu") -> n
     trained = Trained.read(folder)
     objective = load_objective(trained.objective)(**trained.data)
     file = folder / (COMPRESSED if trained.compressed else WEIGHTS)
-    params = trained.params if trained.compressed else _uncompressed(trained.params)
+    left_out = {} if trained.compressed else asdict(CompressionParams())
+    params = {**trained.params, **left_out}
     return load_model(objective, params, file, torch.device(device))
-
-
-def _uncompressed(params: Params) -> Params:
-    from search.compression.params import CompressionParams
-
-    return {**params, **asdict(CompressionParams())}
 
 
 def find_teacher(named: str, objective: Objective) -> Teacher:
@@ -125,7 +120,8 @@ def find_teacher(named: str, objective: Objective) -> Teacher:
 
 
 def _folder(named: str) -> Path:
-    if (Path(named) / DESCRIPTION).is_file():
+    is_path = named.startswith(("/", "."))  # the name of a sweep starts with neither
+    if is_path or (Path(named) / DESCRIPTION).is_file():
         return Path(named)
     name, _, label = named.partition("/")
     sweep = home.open_home(name)

@@ -87,6 +87,12 @@ def test_no_such_sweep(objective):
         find_teacher("larger", objective)
 
 
+@pytest.mark.parametrize("named", ["/nowhere/PICK", "./nowhere/PICK"])
+def test_no_such_folder(objective, named):
+    with pytest.raises(InputError, match="nowhere/PICK holds no trained model"):
+        find_teacher(named, objective)
+
+
 def test_another_objective_or_other_data_are_refused(tmp_path, objective):
     write(tmp_path / "a", objective)
     with pytest.raises(InputError, match=r"this sweep of objectives\.image_classifier:ImageCla"):
