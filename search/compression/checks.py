@@ -6,13 +6,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from search.compression.channels import require_hidden
 from search.compression.distillation import Distillation
 from search.compression.flow import flow_of
-from search.compression.params import DistillationParams, Quantization, Teacher
+from search.compression.params import (
+    DistillationParams,
+    Quantization,
+    Teacher,
+    of_one_sample,
+)
 from search.compression.quantization import linear_layers, missing, require_linear
+from search.compression.stored import without_weights
 from search.compression.weights import require_weights
 from search.errors import InputError
 from search.objective import Split
@@ -53,7 +58,7 @@ def teaching_refusal(objective: Objective, params: Params, teacher: Teacher) -> 
 
     Both are made without weights.
     """
-    alone = {**params, "batch_size": 1, "micro_batch_size": 1}
+    alone = of_one_sample(params)
     try:
         with torch.device("meta"):
             model, batch = objective.model(alone), objective.batch(alone, Split.TRAIN)
@@ -69,23 +74,18 @@ def teaching_refusal(objective: Objective, params: Params, teacher: Teacher) -> 
 
 
 def _check_channels(objective: Objective, params: Params) -> None:
-    alone = {**params, "batch_size": 1, "micro_batch_size": 1}
+    alone = of_one_sample(params)
     with torch.device("meta"):
         model, batch = objective.model(alone).eval(), objective.batch(alone, Split.TRAIN)
         require_hidden(flow_of(model, lambda: objective.loss(model, batch)))
 
 
 def _check_weights(objective: Objective, params: Params) -> None:
-    require_weights(_model(objective, params))
+    require_weights(without_weights(objective, params))
 
 
 def _check_linear(objective: Objective, params: Params) -> None:
-    require_linear(linear_layers(_model(objective, params)))
-
-
-def _model(objective: Objective, params: Params) -> nn.Module:
-    with torch.device("meta"):
-        return objective.model(params)
+    require_linear(linear_layers(without_weights(objective, params)))
 
 
 _CHECKS: dict[str, Callable[[Any, Any], None]] = {

@@ -72,6 +72,11 @@ class DistillationParams:
         return cls(**_own(cls, params))
 
 
+def of_one_sample(params: Params) -> Params:
+    """A configuration whose batches are one sample each."""
+    return {**params, "batch_size": 1, "micro_batch_size": 1}
+
+
 def _own(group: type[CompressionParams | DistillationParams], params: Params) -> dict[str, Any]:
     """A group's values, with the defaults of those that are left out."""
     names = [field.name for field in fields(group)]
@@ -95,12 +100,11 @@ SERVING_THROUGHPUT = Metric(
 )
 SERVING_METRICS = (MODEL_SIZE, SERVING_MEMORY, LATENCY, SERVING_THROUGHPUT)
 """What is measured of the compressed model, as it is on disk and as it serves."""
-_AFTER = "_after"
 
 
 def after(name: str) -> str:
     """What the metric of that name is called where the compressed model is judged by it."""
-    return f"{name}{_AFTER}"
+    return f"{name}_after"
 
 
 def compression_metrics(metrics: Iterable[Metric]) -> tuple[Metric, ...]:

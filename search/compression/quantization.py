@@ -6,6 +6,7 @@ torch's own quantization is deprecated in favour of torchao.
 from __future__ import annotations
 
 import importlib.util
+from collections import Counter
 from typing import Any
 
 import torch
@@ -77,9 +78,7 @@ def linear_layers(model: nn.Module) -> tuple[str, ...]:
 
     Left out: the last layer of `nn.MultiheadAttention`, whose weight torch takes out of it.
     """
-    uses: dict[int, int] = {}
-    for _, parameter in model.named_parameters(remove_duplicate=False):
-        uses[id(parameter)] = uses.get(id(parameter), 0) + 1
+    uses = Counter(id(each) for _, each in model.named_parameters(remove_duplicate=False))
     return tuple(
         name
         for name, module in model.named_modules()

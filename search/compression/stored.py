@@ -58,7 +58,7 @@ def load_model(objective: Objective, params: Params, file: Path, device: torch.d
     if CompressionParams.of(params).quantization is not Quantization.NONE:
         quantization.register()
     state = torch.load(file, map_location=device, weights_only=True)
-    model = _without_weights(objective, params)
+    model = without_weights(objective, params)
     if not _covers(state, model):
         with device:
             model = objective.model(params)
@@ -69,7 +69,8 @@ def load_model(objective: Objective, params: Params, file: Path, device: torch.d
     return model.eval()
 
 
-def _without_weights(objective: Objective, params: Params) -> nn.Module:
+def without_weights(objective: Objective, params: Params) -> nn.Module:
+    """The model of a configuration as it is made, its tensors without values."""
     with torch.device("meta"):
         return objective.model(params)
 

@@ -170,9 +170,10 @@ def _origin(config: PickedConfig) -> dict[str, object]:
 
 def _record_production(config: PickedConfig, path: Path, job: ProductionJob, trial: Trial) -> None:
     from search.compression.params import compression_metrics
-    from search.compression.trained import COMPRESSED
+    from search.compression.trained import COMPRESSED, WEIGHTS
     from search.metric import KNOWN_METRICS
     from search.tracking.production import RecordedRun, record_production
+    from search.trials.production import MODEL
     from search.units import format_value
 
     compressed = compression_metrics(job.objective.metrics) if job.deployment else ()
@@ -180,9 +181,9 @@ def _record_production(config: PickedConfig, path: Path, job: ProductionJob, tri
     metrics = tuple(metric for metric in known if metric.name in trial.metrics)
     for metric in metrics:
         say(f"{metric.name} {format_value(trial.metrics[metric.name], metric.unit)}")
-    say(f"weights: {job.folder / 'model.pt'}")
-    if (job.folder / "model").is_dir():
-        say(f"model: {job.folder / 'model'}")
+    say(f"weights: {job.folder / WEIGHTS}")
+    if (job.folder / MODEL).is_dir():
+        say(f"model: {job.folder / MODEL}")
     if job.deployment:
         say(f"compressed: {job.folder / COMPRESSED}")
     sweep = str(config.provenance.get("sweep", "production"))

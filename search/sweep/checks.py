@@ -23,12 +23,6 @@ _MENDABLE = (InputError, OSError, ValueError)
 """What an objective raises about data it cannot use."""
 
 
-def section(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A section of the file; empty where it is missing or is no mapping."""
-    found = data.get(name)
-    return found if isinstance(found, Mapping) else {}
-
-
 def valid(kind: Any, value: object) -> Any:
     """The value as its type reads it, or None where it cannot."""
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +21,7 @@ from search.errors import Fault, InputError
 from search.metric import Metric
 from search.sweep.combinations import Candidates, Combination
 from search.sweep.dimensions import dimension_types, group_defaults
+from search.sweep.document import section_of
 from search.sweep.space import STRICT
 from search.sweep.words import found
 
@@ -91,8 +92,8 @@ def joined(data: Mapping[str, Any]) -> dict[str, Any]:
 def in_its_section(fault: Fault, data: Mapping[str, Any]) -> Fault:
     """A fault of a dimension at the place where the file gives it."""
     section, _, place = fault.place.partition(".")
-    name, given = place.partition(".")[0], data.get(SECTION)
-    moved = isinstance(given, Mapping) and name in given and not _sections_with(name, data)
+    name = place.partition(".")[0]
+    moved = name in section_of(data, SECTION) and not _sections_with(name, data)
     if section not in ("space", "fixed") or not moved:
         return fault
     return replace(fault, place=f"{SECTION}.{place}")
@@ -100,8 +101,7 @@ def in_its_section(fault: Fault, data: Mapping[str, Any]) -> Fault:
 
 def _sections_with(name: str, data: Mapping[str, Any]) -> list[str]:
     """Which sections for all dimensions name one."""
-    sections = (section for section in ("space", "fixed") if isinstance(data.get(section), Mapping))
-    return [section for section in sections if name in data[section]]
+    return [section for section in ("space", "fixed") if name in section_of(data, section)]
 
 
 def groups(data: Mapping[str, Any]) -> tuple[type, ...]:
@@ -147,9 +147,7 @@ def deployment(
 
 def section_faults(data: Mapping[str, Any]) -> Iterator[Fault]:
     """Dimensions of the section that are given elsewhere too, or that lack a teacher."""
-    given = data.get(SECTION)
-    if not isinstance(given, Mapping):
-        return
+    given = section_of(data, SECTION)
     for name in given:
         for section in _sections_with(name, data) if name in DIMENSIONS else ():
             message = f"is given under {section!r} too (leave it out of one of the two)"
@@ -195,7 +193,7 @@ def model_faults(
             )
             kind, why = next((each for each in found if each[1]), (None, ""))
             if kind is not None:
-                yield Fault(place=candidate.place, message=f"{why}{_example(kind)}")
+                yield Fault(place=candidate.place, message=f"{why}{_example(kind, _words(kind))}")
                 break
 
 
@@ -205,8 +203,7 @@ def teacher_faults(
     """Why models cannot learn from the teacher that is named: it, or one of them, does not do."""
     from search.compression.checks import teaching_refusal
 
-    given = data.get(SECTION)
-    named = given.get(_TEACHER) if isinstance(given, Mapping) else None
+    named = section_of(data, SECTION).get(_TEACHER)
     if not isinstance(named, str):
         return
     place = f"{SECTION}.{_TEACHER}"
@@ -217,9 +214,7 @@ def teacher_faults(
         return
     for model in [each for each in models if not each.refusal][:_MOST_TAUGHT]:
         if why := teaching_refusal(objective, {**defaults, **model.params}, teacher):
-            searched = [name for name, each in model.chosen.items() if each.searched]
-            values = ", ".join(f"{name} {found(model.params[name])}" for name in searched)
-            yield Fault(place=place, message=f"{why} (at {values})" if values else why)
+            yield Fault(place=place, message=f"{why}{_example(model, model.chosen)}")
             return
 
 
@@ -242,7 +237,8 @@ def _words(model: Combination) -> dict[str, ParamValue]:
     return {name: each for name, each in model.params.items() if isinstance(each, str | bool)}
 
 
-def _example(model: Combination) -> str:
-    searched = [name for name in _words(model) if model.chosen[name].searched]
+def _example(model: Combination, names: Iterable[str]) -> str:
+    """Those values of a model that are searched, to be told after a reason."""
+    searched = [name for name in names if model.chosen[name].searched]
     values = ", ".join(f"{name} {found(model.params[name])}" for name in searched)
     return f" (at {values})" if values else ""

@@ -42,6 +42,12 @@ class Document:
         return self.lines.get(place, 0)
 
 
+def section_of(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A section of a file's data; empty where it is missing or is no mapping."""
+    found = data.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
 def read_document(text: str, path: str) -> Document:
     """The document of a text; a section with nothing in it counts as left out.
 

@@ -33,7 +33,7 @@ from search.sweep.dimensions import (
     objective_group,
     training_group,
 )
-from search.sweep.document import read_document
+from search.sweep.document import read_document, section_of
 from search.sweep.space import Space
 from search.sweep.sweep import Sweep
 from search.sweep.untraced import SEED, objective_faults, untraced, untraced_faults
@@ -58,13 +58,8 @@ class LoadedSweep:
         """
         if isinstance(self.objective, Untraced):
             return {SEED: self.sweep.seed, **self.sweep.fixed, **point}
-        defaults = {**default_params(self.objective), **self._compression_defaults}
-        return self.sweep.params_of(point, defaults)
-
-    @property
-    def _compression_defaults(self) -> Params:
-        settings = self.sweep.compression
-        return compression.defaults(settings)
+        more = compression.defaults(self.sweep.compression)
+        return self.sweep.params_of(point, {**default_params(self.objective), **more})
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -130,7 +125,7 @@ def parse_sweep(text: str, *, path: str, capacity_bytes: int | Callable[[], int]
     document = read_document(text, path)
     data = compression.joined(document.data)
     faults = [*document.repeated, *compression.section_faults(document.data), *_field_faults(data)]
-    faults += checks.budget_faults(checks.section(data, "memory"), capacity_bytes)
+    faults += checks.budget_faults(section_of(data, "memory"), capacity_bytes)
     draft, more = _judged(data)
     faults += more
     if draft is None or not isinstance(draft.objective, Untraced):
@@ -167,7 +162,7 @@ def _judged(data: Mapping[str, Any]) -> tuple[_Draft | None, list[Fault]]:
     own, groups = groups[-1], (*groups, *compression.groups(data))
     faults += objective_faults(data)
     types = {name: each for group in groups for name, each in dimension_types(group).items()}
-    space, fixed = checks.section(data, "space"), checks.section(data, "fixed")
+    space, fixed = section_of(data, "space"), section_of(data, "fixed")
     known = candidates(space, fixed, types)
     faults += dimension_faults(space, fixed, types)
     tried = {group: combinations(group, known) for group in groups}
@@ -178,8 +173,8 @@ def _judged(data: Mapping[str, Any]) -> tuple[_Draft | None, list[Fault]]:
     faults += name_faults(space, fixed, tuple(types))
     faults += [fault for group in groups for fault in missing_faults(group, [*space, *fixed])]
     known_metrics = (*kind.metrics, *compression.metrics(data, kind.metrics))
-    faults += checks.metric_faults(checks.section(data, "objectives"), known_metrics)
-    settings = checks.typed_settings(kind, checks.section(data, "data"))
+    faults += checks.metric_faults(section_of(data, "objectives"), known_metrics)
+    settings = checks.typed_settings(kind, section_of(data, "data"))
     objective, more = checks.opened(kind, settings)
     faults += more
     if objective is None:
@@ -214,10 +209,10 @@ def _amount_faults(
     if not points:
         return
     longest = max(points, key=objective.tokens_per_sample)
-    yield from checks.window_faults(objective, longest, checks.section(data, "data"))
+    yield from checks.window_faults(objective, longest, section_of(data, "data"))
     batches = [each.value for each in known.get("batch_size", ())] or [defaults["batch_size"]]
     largest = max(size for size in batches if isinstance(size, int))
-    trial = checks.section(data, "trial")
+    trial = section_of(data, "trial")
     yield from checks.token_faults(trial, largest, objective.tokens_per_sample(longest))
 
 

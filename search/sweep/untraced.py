@@ -11,6 +11,7 @@ from search.metric import KNOWN_METRICS, Goal, Metric
 from search.objective import Untraced, load_trainable
 from search.sweep import checks
 from search.sweep.command import command_faults
+from search.sweep.document import section_of
 from search.sweep.words import found, unknown
 
 SEED = "seed"
@@ -38,7 +39,7 @@ def _is_function(path: str) -> bool:
 def _metrics(data: Mapping[str, Any]) -> tuple[Metric, ...]:
     """The metrics under `objectives` that are not measured anyway."""
     measured = {metric.name for metric in KNOWN_METRICS}
-    goals = checks.section(data, "objectives")
+    goals = section_of(data, "objectives")
     return tuple(
         Metric(name=name, goal=Goal(goal))
         for name, goal in goals.items()
@@ -48,8 +49,8 @@ def _metrics(data: Mapping[str, Any]) -> tuple[Metric, ...]:
 
 def untraced_faults(data: Mapping[str, Any], subject: Untraced) -> Iterator[Fault]:
     """What is wrong with a file about what trains by itself, beyond its fields."""
-    space, fixed = checks.section(data, "space"), checks.section(data, "fixed")
-    memory, goals = checks.section(data, "memory"), checks.section(data, "objectives")
+    space, fixed = section_of(data, "space"), section_of(data, "fixed")
+    memory, goals = section_of(data, "memory"), section_of(data, "objectives")
     known = tuple(dict.fromkeys([*space, *fixed, SEED]))
     if subject.provenance.get("command") is not None:
         yield from command_faults(subject.named, searched=tuple(space), known=known)
@@ -125,7 +126,7 @@ def objective_faults(data: Mapping[str, Any]) -> Iterator[Fault]:
     if "command" in data and "objective" in data:
         message = "is given beside an objective (leave one of the two out)"
         yield Fault(place="command", message=message)
-    if checks.section(data, "memory").get("grows_with"):
+    if section_of(data, "memory").get("grows_with"):
         message = (
             "is for a function or a command: the memory of an objective is predicted (leave it out)"
         )

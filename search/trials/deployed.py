@@ -14,6 +14,7 @@ from search.compression.params import (
     SERVING_THROUGHPUT,
     CompressionParams,
     after,
+    of_one_sample,
 )
 from search.compression.serving import held_out_batch, latency, model_call
 from search.compression.stored import load_model
@@ -52,7 +53,7 @@ def compress_run(run: TrainingRun) -> dict[str, ParamValue]:
 def _training_batch(run: TrainingRun) -> Batch:
     """One sample: what a model computes must stay the same on it where it should."""
     tokens = run.objective.tokens_per_sample(run.params)
-    params = {**run.params, "batch_size": 1, "micro_batch_size": 1}
+    params = of_one_sample(run.params)
     data = run.objective.data(params, Split.TRAIN, seed=run.training.seed, num_tokens=tokens)
     return run.on_device(next(iter(data)))
 
