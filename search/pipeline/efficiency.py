@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from search.errors import InputError
+from search.errors import Fault, FileFaultsError
 from search.metric import COST_PER_MILLION_TOKENS, ENERGY_PER_TOKEN, MFU, TOKENS_PER_SECOND
 from search.objective import Untraced
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from search.memory.device import Device
     from search.pipeline.learning import UntracedStage
     from search.pipeline.staging import Stage
@@ -61,26 +64,31 @@ def _utilization(
     return utilization(work, rates, steps_per_second=tokens_per_second / per_step)
 
 
-def refuse_unmeasured(loaded: LoadedSweep, device: Device, placed: Slots) -> None:
-    """Raises InputError for objectives that cannot be had here: an absent value is not made up."""
+def refuse_unmeasured(loaded: LoadedSweep, device: Device, placed: Slots, *, path: Path) -> None:
+    """Returns when all objectives of a file can be had here: an absent value is not made up.
+
+    Raises:
+        FileFaultsError: with those that cannot.
+    """
+    if faults := list(_unmeasured(loaded, device, placed)):
+        raise FileFaultsError(str(path), faults)
+
+
+def _unmeasured(loaded: LoadedSweep, device: Device, placed: Slots) -> Iterator[Fault]:
     goals, untraced = loaded.sweep.objectives, isinstance(loaded.objective, Untraced)
-    place = "objectives"
     if COST_PER_MILLION_TOKENS.name in goals and loaded.sweep.resources.price_per_hour is None:
-        msg = (
-            f"{place}.{COST_PER_MILLION_TOKENS.name}: follows from a price, and none is given "
-            "(set resources.price_per_hour)"
-        )
-        raise InputError(msg)
+        message = "follows from a price, and none is given (set resources.price_per_hour)"
+        yield Fault(place=f"objectives.{COST_PER_MILLION_TOKENS.name}", message=message)
     if MFU.name in goals and (untraced or not _has_peak(device)):
         what = (
             "an objective's own step"
             if untraced
             else f"a GPU whose peak is known, not {device.name}"
         )
-        msg = f"{place}.{MFU.name}: is measured of {what} (leave it out)"
-        raise InputError(msg)
-    if ENERGY_PER_TOKEN.name in goals and not untraced:
-        _refuse_without_counter(device, placed)
+        message = f"is measured of {what} (leave it out)"
+        yield Fault(place=f"objectives.{MFU.name}", message=message)
+    if ENERGY_PER_TOKEN.name in goals and not untraced and (why := _uncounted(device, placed)):
+        yield Fault(place=f"objectives.{ENERGY_PER_TOKEN.name}", message=why)
 
 
 def _has_peak(device: Device) -> bool:
@@ -89,16 +97,15 @@ def _has_peak(device: Device) -> bool:
     return rates_by_data_sheet(device) is not None
 
 
-def _refuse_without_counter(device: Device, placed: Slots) -> None:
+def _uncounted(device: Device, placed: Slots) -> str:
+    """Why the energy of a trial cannot be told; empty where it can."""
     from search.memory.energy import energy_meter
 
-    place = f"objectives.{ENERGY_PER_TOKEN.name}"
     if not energy_meter(device).works:
-        msg = f"{place}: {device.name} tells no energy to this user (leave it out)"
-        raise InputError(msg)
+        return f"{device.name} tells no energy to this user (leave it out)"
     if not placed.gpus and placed.num_slots > 1:
-        msg = (
-            f"{place}: the counter is one for all of the {placed.num_slots} trials at once "
+        return (
+            f"the counter is one for all of the {placed.num_slots} trials at once "
             "(set resources.concurrent to 1)"
         )
-        raise InputError(msg)
+    return ""

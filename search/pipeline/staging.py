@@ -63,6 +63,7 @@ def prepare(path: Path, *, budget_bytes: int | None = None) -> Stage | UntracedS
 
     Raises:
         InputError: when the file asks for a device that is not here.
+        FileFaultsError: when it has faults, such as objectives that cannot be had here.
     """
     from search.memory.device import device_here
     from search.sweep.file import read_sweep
@@ -73,7 +74,7 @@ def prepare(path: Path, *, budget_bytes: int | None = None) -> Stage | UntracedS
     _refuse_absent_device(loaded, device)
     placed = slots(loaded.sweep, device)
     placed = replace(placed, budget_bytes=budget_bytes or placed.budget_bytes)
-    refuse_unmeasured(loaded, device, placed)
+    refuse_unmeasured(loaded, device, placed, path=path)
     if isinstance(loaded.objective, Untraced):
         return untraced_stage(loaded, device, placed)
     return _stage(loaded, device, placed, is_here=True)

@@ -1,3 +1,4 @@
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -85,9 +86,12 @@ def test_what_cannot_be_traced_has_no_utilization(monkeypatch):
     assert derived_of(a_stage)(trial(1e6)) == {}
 
 
+let_through = partial(refuse_unmeasured, path="one.yaml")
+
+
 def refusal(objective, device=None, num_slots=1, **resources):
     with pytest.raises(InputError) as refused:
-        refuse_unmeasured(loaded(objective, **resources), device or device_here(), slots(num_slots))
+        let_through(loaded(objective, **resources), device or device_here(), slots(num_slots))
     return str(refused.value)
 
 
@@ -101,9 +105,16 @@ def test_what_cannot_be_had_here_is_refused_with_the_mend(monkeypatch):
     assert "set resources.concurrent to 1" in refusal("energy_per_token", cpu, num_slots=2)
 
 
+def test_a_refusal_is_a_fault_of_the_file():
+    assert refusal("cost_per_million_tokens") == (
+        "one.yaml: 1 fault\n  objectives.cost_per_million_tokens: follows from a price, and none "
+        "is given (set resources.price_per_hour)"
+    )
+
+
 def test_what_can_be_had_is_let_through(monkeypatch):
     monkeypatch.setattr(energy, "energy_meter", lambda _: EnergyMeter((Counter(lambda: 1.0),)))
-    refuse_unmeasured(loaded("energy_per_token"), device_here(), slots())
-    refuse_unmeasured(loaded("cost_per_million_tokens", price_per_hour=1), device_here(), slots())
-    refuse_unmeasured(loaded("mfu"), device_named("L4"), slots(gpus=1))
-    refuse_unmeasured(loaded(), device_here(), slots())
+    let_through(loaded("energy_per_token"), device_here(), slots())
+    let_through(loaded("cost_per_million_tokens", price_per_hour=1), device_here(), slots())
+    let_through(loaded("mfu"), device_named("L4"), slots(gpus=1))
+    let_through(loaded(), device_here(), slots())
