@@ -173,7 +173,7 @@ def _record_production(config: PickedConfig, path: Path, job: ProductionJob, tri
     from search.compression.trained import COMPRESSED, WEIGHTS
     from search.metric import KNOWN_METRICS
     from search.tracking.production import RecordedRun, record_production
-    from search.trials.production import MODEL
+    from search.trials.production_files import MODEL
     from search.units import format_value
 
     compressed = compression_metrics(job.objective.metrics) if job.deployment else ()

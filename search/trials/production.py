@@ -1,46 +1,49 @@
-"""The production run of one picked configuration: checkpoints on the way, weights at the end."""
+"""The production run of one picked configuration: checkpoints on the way, weights at the end.
+
+What it writes: `search.trials.production_files`.
+"""
 
 from __future__ import annotations
 
 import math
-import pickle
-import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import distributed
 
-from search.checkpointing import without_checkpoints
 from search.compression import quantization
-from search.compression.params import MODEL_SIZE, CompressionParams, Deployment, teacher_of
+from search.compression.params import MODEL_SIZE, Deployment, teacher_of
 from search.compression.stored import save_model
-from search.compression.trained import COMPRESSED, WEIGHTS, Trained, path_of, sha256
+from search.compression.trained import COMPRESSED
 from search.errors import InputError, MachineError
 from search.memory.device import Device
 from search.memory.measurement import is_out_of_memory, measure_peak, prepare_process
 from search.metric import PEAK_MEMORY, TOKENS_PER_SECOND
-from search.objective import Objective, saved
-from search.parallel import Sharding
+from search.objective import Objective
 from search.results import Outcome, Params, ParamValue, Trial
 from search.training import TrainingRun
 from search.trials.deployed import Deployed, compress_run, measure_deployed
 from search.trials.placement import allowed_cores, world_size_of
+from search.trials.production_files import (
+    describe,
+    load_checkpoint,
+    make_folder,
+    save_checkpoint,
+    write_trained,
+    written_whole,
+)
 from search.trials.rank import Membership, Production
 from search.trials.ranks import LostRankError, Ranks, of_all_ranks
 from search.trials.steps import Steps
 
 CHECKPOINT_SECONDS = 60.0
-_CHECKPOINT = "checkpoint.pt"
-MODEL = "model"
-"""The folder of the model in the form that its objective saves it in, where it has one."""
 _GO_ON, _SAVE, _STOP = range(3)
 """What to do before the next step."""
 
@@ -82,7 +85,7 @@ def train(
             written.
         InputError: when the loss diverges, or the folder holds another run's checkpoint.
     """
-    _make_folder(job.folder)
+    make_folder(job.folder)
     if job.deployment is not None and job.deployment.quantizes:
         quantization.prepare()
     prepare_process()
@@ -106,15 +109,14 @@ def _trained(
                 return None
             metrics, weights = run.evaluate(), run.weights()
             if run.is_first:
-                _write(weights, job.folder / WEIGHTS)
-                _write_model(_whole_model(run, weights), job)
+                write_trained(run, weights, job)
         del weights
         if job.deployment is not None:
             deployed = _deployed(run, job, job.deployment)
             metrics.update(deployed.metrics)
             details.update(deployed.details)
         if run.is_first:
-            _describe(job)
+            describe(job)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -139,7 +141,7 @@ def _deployed(run: TrainingRun, job: ProductionJob, deployment: Deployment) -> D
     """The compressed model in its file, and what was measured of it."""
     file = job.folder / COMPRESSED
     done = compress_run(run)
-    with _written_whole(file) as partial:
+    with written_whole(file) as partial:
         size_bytes = save_model(run.model, partial)
     del run.model
     with measure_peak(job.device) as peak:
@@ -148,20 +150,6 @@ def _deployed(run: TrainingRun, job: ProductionJob, deployment: Deployment) -> D
         metrics={**found.metrics, MODEL_SIZE.name: float(size_bytes)},
         details={**found.details, **done},
     )
-
-
-def _describe(job: ProductionJob) -> None:
-    """Says beside the weights what they are."""
-    Trained(
-        objective=path_of(job.objective),
-        data=job.data,
-        provenance=job.objective.provenance,
-        params=job.params,
-        num_tokens=job.num_tokens,
-        weights_sha256=sha256(job.folder / WEIGHTS),
-        compressed=job.deployment is not None,
-        origin=job.origin,
-    ).write(job.folder)
 
 
 def _trained_together(
@@ -236,14 +224,6 @@ def follow(asked: Production, objective: Objective, device: Device) -> Trial:
         return replace(stopped, outcome=Outcome.FAILED, message=f"{type(error).__name__}: {error}")
 
 
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        msg = f"{folder}: {error.strerror}, so no folder can be made there (give another: --output)"
-        raise MachineError(msg) from error
-
-
 def _new_run(job: ProductionJob) -> TrainingRun:
     run = TrainingRun(
         job.objective,
@@ -252,94 +232,8 @@ def _new_run(job: ProductionJob) -> TrainingRun:
         device=job.device.torch_device,
         teacher=teacher_of(job.deployment),
     )
-    file = job.folder / _CHECKPOINT
-    if file.is_file():
-        run.load_state_dict(_checkpoint_of(job, file))
+    load_checkpoint(run, job)
     return run
-
-
-def _checkpoint_of(job: ProductionJob, file: Path) -> dict[str, Any]:
-    """What the checkpoint in the folder goes on from. Raises InputError when it is another's."""
-    elsewhere = "(give another folder by --output)"
-    try:
-        saved = torch.load(file, map_location="cpu", weights_only=True)
-        identity, state = dict(saved["identity"]), dict(saved["run"])
-    except (RuntimeError, LookupError, TypeError, EOFError, pickle.UnpicklingError) as error:
-        msg = f"{file} is no checkpoint of a production run {elsewhere}"
-        raise InputError(msg) from error
-    wanted = _identity(job)
-    differing = [name for name in wanted if identity.get(name) != wanted[name]]
-    if differing:
-        msg = f"{file} is of a run with other {' and '.join(differing)} {elsewhere}"
-        raise InputError(msg)
-    return state
-
-
-def _identity(job: ProductionJob) -> dict[str, Any]:
-    """What a checkpoint must share with the run that goes on from it, in words for a message.
-
-    Not how it is compressed: that comes after training.
-    """
-    later = {each.name for each in fields(CompressionParams)}
-    teacher = teacher_of(job.deployment)
-    return {
-        "objective": path_of(job.objective),
-        "data": dict(job.objective.provenance),
-        "params": {name: value for name, value in job.params.items() if name not in later},
-        "tokens": job.num_tokens,
-        **({"teacher": teacher.name} if teacher else {}),
-    }
-
-
-def _save(run: TrainingRun, job: ProductionJob) -> None:
-    state = run.state_dict()
-    if run.is_first:
-        _write({"identity": _identity(job), "run": state}, job.folder / _CHECKPOINT)
-
-
-def _write(value: object, file: Path) -> None:
-    with _written_whole(file) as partial:
-        torch.save(value, partial)
-
-
-@contextmanager
-def _written_whole(file: Path) -> Iterator[Path]:
-    """Where to write a file, so that it is there whole or not at all."""
-    partial = file.with_name(f"{file.name}.partial")
-    try:
-        yield partial
-        partial.replace(file)
-    except (OSError, RuntimeError) as error:  # torch tells a full disk by the latter
-        partial.unlink(missing_ok=True)
-        msg = f"{file} cannot be written: {error} (free some space, or give another by --output)"
-        raise MachineError(msg) from error
-
-
-def _whole_model(run: TrainingRun, weights: dict[str, Tensor]) -> nn.Module:
-    """The model of a run; a new one on the host where the ranks keep it in shares."""
-    if run.training.sharding is Sharding.NONE:
-        return run.model
-    model = run.objective.model(run.params)
-    model.load_state_dict(weights)
-    return model
-
-
-def _write_model(model: nn.Module, job: ProductionJob) -> None:
-    """Writes a folder whole or not at all."""
-    folder = job.folder / MODEL
-    partial = folder.with_name(f"{MODEL}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        partial.mkdir()
-        without_checkpoints(model)
-        if saved(job.objective, model, job.params, partial):
-            shutil.rmtree(folder, ignore_errors=True)
-            partial.replace(folder)
-    except OSError as error:
-        msg = f"{folder} cannot be written: {error} (free some space, or give another by --output)"
-        raise MachineError(msg) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _train_to_the_end(
@@ -352,14 +246,14 @@ def _train_to_the_end(
         if order == _STOP:
             break
         if order == _SAVE:
-            _save(run, job)
+            save_checkpoint(run, job)
             saved_at = time.monotonic()
         loss = steps.take(run)
         if not math.isfinite(loss):
             msg = f"the loss became {loss} after {run.tokens_seen} tokens (lower learning_rate)"
             raise InputError(msg)
         on_step(run.tokens_seen, loss)
-    _save(run, job)
+    save_checkpoint(run, job)
     return steps
 
 
