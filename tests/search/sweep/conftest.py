@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from types import ModuleType
 from typing import ClassVar
 
@@ -15,6 +16,7 @@ from search.errors import FileFaultsError, InputError
 from search.metric import Goal, Metric
 from search.sweep.file import LoadedSweep, parse_sweep
 
+sys.path.append(str(Path(__file__).parent))  # so that tests import what lies beside them
 CAPACITY_BYTES = 24 * 1024**3
 
 _FIELDS = {
