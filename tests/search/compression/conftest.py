@@ -1,6 +1,7 @@
 """The objectives on data that are theirs anyway, each with a small configuration."""
 
 import pytest
+from torch import nn
 
 from objectives.image_classifier import ImageClassifier
 from objectives.language_model import LanguageModel
@@ -27,3 +28,22 @@ def case(request):
     tokens = 4 * objective.tokens_per_sample(params)
     batch = next(iter(objective.data(params, Split.TRAIN, seed=0, num_tokens=tokens)))
     return objective, params, batch
+
+
+class Net(nn.Module):
+    """Layers `a`, `b`, `c` by their order, and what is computed with them."""
+
+    def __init__(self, compute, *layers):
+        super().__init__()
+        self.compute = compute
+        for name, layer in zip("abc", layers, strict=False):
+            self.add_module(name, layer)
+
+    def forward(self, x):
+        return self.compute(self, x)
+
+
+@pytest.fixture
+def net():
+    """Makes a model of a function of the model and its input, and of a few layers."""
+    return Net

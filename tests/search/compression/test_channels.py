@@ -72,16 +72,11 @@ class Unseen(torch.autograd.Function):
         return torch.full((len(x), 1), float(x.shape[1]))
 
 
-def test_a_reader_that_was_not_seen_is_noticed():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 2)
+def test_a_reader_that_was_not_seen_is_noticed(net):
+    def compute(own, x):
+        x = own.a(x)
+        return own.b(x).sum() + Unseen.apply(x).sum()
 
-        def forward(self, x):
-            x = self.a(x)
-            return self.b(x).sum() + Unseen.apply(x).sum()
-
-    model = Net()
+    model = net(compute, nn.Linear(4, 8), nn.Linear(8, 2))
     with pytest.raises(InputError, match="computes something else"):
         prune_channels(model, 0.5, lambda: model(torch.ones(1, 4)))

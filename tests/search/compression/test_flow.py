@@ -37,56 +37,38 @@ def test_a_flattened_channel_is_as_many_inputs_as_it_has_pixels():
     assert flow(model, 5, 1, 6, 6).hidden == (pair("0", "4", per_unit=4),)
 
 
-def test_flattening_samples_changes_nothing_for_the_units():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 2)
-
-        def forward(self, x):
-            return self.b(functional.relu(self.a(x)).flatten(0, 1))
-
-    assert flow(Net(), 2, 3, 4).hidden == (pair("a", "b"),)
+def test_flattening_samples_changes_nothing_for_the_units(net):
+    model = net(
+        lambda own, x: own.b(functional.relu(own.a(x)).flatten(0, 1)),
+        nn.Linear(4, 8),
+        nn.Linear(8, 2),
+    )
+    assert flow(model, 2, 3, 4).hidden == (pair("a", "b"),)
 
 
-def test_two_readers_are_both_cut():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b, self.c = nn.Linear(4, 8), nn.Linear(8, 2), nn.Linear(8, 2)
+def test_two_readers_are_both_cut(net):
+    def compute(own, x):
+        x = functional.relu(own.a(x))
+        return own.b(x) + own.c(x)
 
-        def forward(self, x):
-            x = functional.relu(self.a(x))
-            return self.b(x) + self.c(x)
-
-    found = flow(Net(), 3, 4)
+    model = net(compute, nn.Linear(4, 8), nn.Linear(8, 2), nn.Linear(8, 2))
+    found = flow(model, 3, 4)
     assert [each.name for each in found.hidden] == ["a"]
     assert [reader.name for reader in found.hidden[0].readers] == ["b", "c"]
 
 
-def test_one_other_reader_is_enough_to_refuse():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 8)
+def test_one_other_reader_is_enough_to_refuse(net):
+    def compute(own, x):
+        x = own.a(x)
+        return x + own.b(x)
 
-        def forward(self, x):
-            x = self.a(x)
-            return x + self.b(x)
-
-    assert flow(Net(), 3, 4).refused["a"] == "its outputs go into add"
+    model = net(compute, nn.Linear(4, 8), nn.Linear(8, 8))
+    assert flow(model, 3, 4).refused["a"] == "its outputs go into add"
 
 
-def test_a_layer_used_twice_is_refused():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 2)
-
-        def forward(self, x):
-            return self.b(self.a(self.a(x)))
-
-    assert flow(Net(), 3, 4).refused["a"] == "it is used twice"
+def test_a_layer_used_twice_is_refused(net):
+    model = net(lambda own, x: own.b(own.a(own.a(x))), nn.Linear(4, 4), nn.Linear(4, 2))
+    assert flow(model, 3, 4).refused["a"] == "it is used twice"
 
 
 def test_shared_weights_and_groups_are_refused():
