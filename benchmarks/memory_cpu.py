@@ -36,10 +36,11 @@ from benchmarks.configurations_measured import (
     configurations,
     levers,
 )
+from benchmarks.measured_run import peak_bytes
 from objectives.language_model import LanguageModel
 from search.memory.device import device_here
 from search.memory.machine import CpuMemory
-from search.memory.measurement import measure_peak, overhead_bytes, prepare_process, release_memory
+from search.memory.measurement import overhead_bytes, prepare_process
 from search.memory.prediction import predict
 from search.memory.process import keep_resident_memory_tight
 from search.training import TrainingRun
@@ -129,19 +130,8 @@ def _measure_what_is_asked() -> None:
     prepare_process()
     for line in sys.stdin:
         kind, params = json.loads(line)
-        print(_peak_bytes(objectives[kind], params, device), flush=True)
-
-
-def _peak_bytes(objective, params, device) -> int:  # noqa: ANN001
-    num_tokens = NUM_STEPS * params["batch_size"] * objective.tokens_per_sample(params)
-    with measure_peak(device) as peak:
-        run = TrainingRun(objective, params, num_tokens=num_tokens, device=device.torch_device)
-        while not run.done:
-            run.step()
-        run.evaluate()
-        del run
-    release_memory(device)
-    return peak.num_bytes
+        num_bytes = peak_bytes(objectives[kind], params, device, num_steps=NUM_STEPS)
+        print(num_bytes, flush=True)
 
 
 def main() -> None:

@@ -19,22 +19,21 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import distributed
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.measured_run import peak_bytes
 from benchmarks.objectives_measured import multilayer_perceptron
 from objectives.language_model import LanguageModel
 from search.memory.device import device_here
 from search.memory.machine import CpuMemory
-from search.memory.measurement import measure_peak, overhead_bytes, prepare_process, release_memory
+from search.memory.measurement import overhead_bytes, prepare_process
 from search.memory.prediction import predict
 from search.memory.process import note_what_is_held
 from search.objective import Objective
 from search.results import Params
-from search.training import TrainingRun
 from search.trials.rank import train_a_little_together
 
 _MIB = 2**20
@@ -98,24 +97,11 @@ def _measure_as(rank: int, store: Path) -> None:
     note_what_is_held()
     peaks = []
     for kind, way, params in _rows():
-        peaks.append(_peak_bytes(objectives[kind], params))
+        peaks.append(peak_bytes(objectives[kind], params, device, num_steps=_NUM_STEPS))
+        distributed.barrier()
         print(f"rank {rank}, {kind}, {way}: {peaks[-1]} bytes", file=sys.stderr, flush=True)
     print(json.dumps(peaks))
     distributed.destroy_process_group()
-
-
-def _peak_bytes(objective: Objective, params: Any) -> int:
-    device = device_here()
-    num_tokens = _NUM_STEPS * params["batch_size"] * objective.tokens_per_sample(params)
-    with measure_peak(device) as peak:
-        run = TrainingRun(objective, params, num_tokens=num_tokens, device=device.torch_device)
-        while not run.done:
-            run.step()
-        run.evaluate()
-        del run
-    release_memory(device)
-    distributed.barrier()
-    return peak.num_bytes
 
 
 def _report() -> str:
