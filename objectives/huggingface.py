@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from objectives.adapters import with_adapters
+from objectives.classification import CLASS_METRICS, class_metrics
 from objectives.cleaning import Cleaning, Duplicates
 from objectives.data import open_corpus
 from objectives.dimensions import chosen
 from objectives.labelled_texts import LabelledTexts, open_classes
-from objectives.language_model import earlier_of_same
-from objectives.packing import IGNORED, packed_windows
+from objectives.packing import IGNORED, earlier_of_same, packed_windows, positions_in
 from objectives.padded_windows import PaddedWindows
 from objectives.pretrained import (
     Task,
@@ -258,10 +258,7 @@ class CausalLanguageModel(_Model):
 class SequenceClassifier(_Model):
     """Learns to sort texts into classes."""
 
-    metrics: tuple[Metric, ...] = (
-        Metric(name="accuracy", goal=Goal.MAX),
-        Metric(name="negative_log_likelihood", goal=Goal.MIN, unit="nats"),
-    )
+    metrics: tuple[Metric, ...] = CLASS_METRICS
     parameters: type = TransformersParams
     provenance: Mapping[str, str | int]
     task = Task.SEQ_CLS
@@ -308,7 +305,9 @@ class SequenceClassifier(_Model):
     def batch(self, params: Params, split: Split) -> Batch:
         """Zeros, int64: `tokens` and `mask`, (B, T), as long as any; and `targets`, (B,)."""
         found = chosen(TransformersParams, params)
-        num_samples = min(samples_of_batch(params, split), self._most_samples(split))
+        num_samples = samples_of_batch(params, split)
+        if split is Split.HELD_OUT:
+            num_samples = min(num_samples, len(self.texts.texts[split]))
         longest = self.pieces.longest(split, found.vocabulary, found.sequence_length)
         shapes = {
             "tokens": (num_samples, longest),
@@ -316,9 +315,6 @@ class SequenceClassifier(_Model):
             "targets": (num_samples,),
         }
         return {name: torch.zeros(shape, dtype=torch.int64) for name, shape in shapes.items()}
-
-    def _most_samples(self, split: Split) -> int:
-        return len(self.texts.texts[split]) if split is Split.HELD_OUT else 2**63
 
     def data(
         self, params: Params, split: Split, *, seed: int, num_tokens: int | None = None
@@ -347,29 +343,21 @@ class SequenceClassifier(_Model):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Mean cross-entropy in nats a text."""
-        return functional.cross_entropy(_class_logits(model, batch), batch["targets"])
+        return functional.cross_entropy(*_class_scores(model, batch))
 
     def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
         """Over all held-out texts the share told right, and the mean negative log-likelihood."""
-        num_right, total_nats, num_texts = 0, 0.0, 0
-        for batch in batches:
-            logits_BK, targets_B = _class_logits(model, batch), batch["targets"]
-            num_right += int((logits_BK.argmax(dim=1) == targets_B).sum())
-            total_nats += functional.cross_entropy(logits_BK, targets_B, reduction="sum").item()
-            num_texts += len(targets_B)
-        return {
-            "accuracy": num_right / num_texts,
-            "negative_log_likelihood": total_nats / num_texts,
-        }
+        return class_metrics(_class_scores(model, batch) for batch in batches)
 
 
 def _causal(params: Params) -> CausalParams:
     return chosen(CausalParams, params)
 
 
-def _class_logits(model: nn.Module, batch: Batch) -> Tensor:
-    logits_BK: Tensor = model(input_ids=batch["tokens"], attention_mask=batch["mask"]).logits
-    return logits_BK.float()
+def _class_scores(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    """What each text is given for each class, and its class."""
+    logits_BK = model(input_ids=batch["tokens"], attention_mask=batch["mask"]).logits
+    return logits_BK.float(), batch["targets"]
 
 
 def _of_documents(model: Any, documents_BT: Tensor) -> dict[str, Tensor]:
@@ -383,10 +371,3 @@ def _of_documents(model: Any, documents_BT: Tensor) -> dict[str, Tensor]:
         hidden_B1TT = torch.zeros(seen_B1TT.shape, dtype=dtype, device=seen_B1TT.device)
         seen_B1TT = hidden_B1TT.masked_fill_(~seen_B1TT, torch.finfo(dtype).min)
     return {"attention_mask": seen_B1TT, "position_ids": positions_in(documents_BT)}
-
-
-def positions_in(documents_BT: Tensor) -> Tensor:
-    """How far each position is from the first of its document."""
-    places_T = torch.arange(documents_BT.shape[1], device=documents_BT.device)
-    begins_BT = functional.pad(documents_BT.diff(dim=1) != 0, (1, 0))
-    return places_T - (begins_BT * places_T).cummax(dim=1).values

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from objectives.classification import CLASS_METRICS, class_metrics
 from objectives.dimensions import chosen, require_at_least, require_below
 from objectives.images import Images, open_images
 from objectives.samples import Indices, in_order, samples_of_batch, split_by_name, training_order
 from search.loading import MadeBatches
-from search.metric import Goal, Metric
+from search.metric import Metric
 from search.objective import MEMORY_NEUTRAL, Split
 
 if TYPE_CHECKING:
@@ -88,10 +89,7 @@ class ImageClassifierParams:
 class ImageClassifier:
     """Learns to tell the classes of images apart."""
 
-    metrics: tuple[Metric, ...] = (
-        Metric(name="accuracy", goal=Goal.MAX),
-        Metric(name="negative_log_likelihood", goal=Goal.MIN, unit="nats"),
-    )
+    metrics: tuple[Metric, ...] = CLASS_METRICS
     parameters: type = ImageClassifierParams
     provenance: Mapping[str, str | int]
 
@@ -184,16 +182,8 @@ class ImageClassifier:
 
     def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
         """Over all held-out images the share told right, and the mean negative log-likelihood."""
-        num_right, total_nats, num_images = 0, 0.0, 0
-        for batch in batches:
-            logs_BK, labels_B = model(batch["images"]), batch["labels"]
-            num_right += int((logs_BK.argmax(dim=1) == labels_B).sum())
-            total_nats += functional.nll_loss(logs_BK, labels_B, reduction="sum").item()
-            num_images += len(labels_B)
-        return {
-            "accuracy": num_right / num_images,
-            "negative_log_likelihood": total_nats / num_images,
-        }
+        scored = (self.scores(model, batch) for batch in batches)
+        return class_metrics(scored, loss=functional.nll_loss)
 
 
 _MOVED_AT_ONCE = 16

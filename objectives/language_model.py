@@ -19,7 +19,7 @@ from objectives.chunked_loss import chunked_cross_entropy
 from objectives.cleaning import Cleaning, Duplicates
 from objectives.data import NUM_BYTES, Corpus, open_corpus
 from objectives.dimensions import chosen, require_at_least, require_below
-from objectives.packing import IGNORED, packed_windows
+from objectives.packing import IGNORED, earlier_of_same, packed_windows
 from objectives.texts import Texts
 from objectives.vocabulary import Tokenized, tokenized
 from objectives.windows import held_out_windows, training_windows, with_bytes
@@ -319,12 +319,6 @@ class Attention(nn.Module):
         )
         output: Tensor = self.output(gathered_BHTD.transpose(1, 2).reshape(B, T, C))
         return functional.dropout(output, self.dropout, self.training)
-
-
-def earlier_of_same(documents_BT: Tensor) -> Tensor:
-    """Whether a position may see another: (B, 1, T, T), true for those of its document so far."""
-    same_BTT = documents_BT[:, :, None] == documents_BT[:, None, :]
-    return same_BTT.tril_()[:, None]
 
 
 def rotary_turns(length: int, head_width: int, device: torch.device) -> tuple[Tensor, Tensor]:

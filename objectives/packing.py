@@ -1,4 +1,4 @@
-"""Windows that hold whole documents, several short ones in each, and no mixture of two.
+"""Windows that hold whole documents, several short ones in each, and what keeps these apart.
 
 Tensors: B samples, T positions.
 """
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from objectives.texts import Texts
 from search.errors import InputError
@@ -150,3 +152,16 @@ def _batch(rows: list[Numbers]) -> Batch:
     names = ("inputs", "targets", "documents")
     arrays = np.stack(rows, axis=1)
     return {name: torch.from_numpy(array) for name, array in zip(names, arrays, strict=True)}
+
+
+def earlier_of_same(documents_BT: Tensor) -> Tensor:
+    """Whether a position may see another: (B, 1, T, T), true for those of its document so far."""
+    same_BTT = documents_BT[:, :, None] == documents_BT[:, None, :]
+    return same_BTT.tril_()[:, None]
+
+
+def positions_in(documents_BT: Tensor) -> Tensor:
+    """How far each position is from the first of its document."""
+    places_T = torch.arange(documents_BT.shape[1], device=documents_BT.device)
+    begins_BT = functional.pad(documents_BT.diff(dim=1) != 0, (1, 0))
+    return places_T - (begins_BT * places_T).cummax(dim=1).values

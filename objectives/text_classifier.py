@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from objectives.classification import CLASS_METRICS, class_metrics
 from objectives.dimensions import chosen, require_at_least, require_below
 from objectives.labelled_texts import (
     PADDING,
@@ -90,10 +91,7 @@ class _OfTexts:
 class TextClassifier(_OfTexts):
     """Learns to sort texts into classes."""
 
-    metrics: tuple[Metric, ...] = (
-        Metric(name="accuracy", goal=Goal.MAX),
-        Metric(name="negative_log_likelihood", goal=Goal.MIN, unit="nats"),
-    )
+    metrics: tuple[Metric, ...] = CLASS_METRICS
 
     def __init__(
         self,
@@ -129,16 +127,7 @@ class TextClassifier(_OfTexts):
 
     def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
         """Over all held-out texts the share told right, and the mean negative log-likelihood."""
-        num_right, total_nats, num_texts = 0, 0.0, 0
-        for batch in batches:
-            logits_BK, targets_B = model(batch["pieces"]), batch["targets"]
-            num_right += int((logits_BK.argmax(dim=1) == targets_B).sum())
-            total_nats += functional.cross_entropy(logits_BK, targets_B, reduction="sum").item()
-            num_texts += len(targets_B)
-        return {
-            "accuracy": num_right / num_texts,
-            "negative_log_likelihood": total_nats / num_texts,
-        }
+        return class_metrics(self.scores(model, batch) for batch in batches)
 
 
 class TextRegressor(_OfTexts):

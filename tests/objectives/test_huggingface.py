@@ -10,7 +10,7 @@ from tiny_folder import BERT, GPT2, LLAMA, write
 from torch import nn
 from torch.nn import functional
 
-from objectives.huggingface import CausalLanguageModel, SequenceClassifier, positions_in
+from objectives.huggingface import CausalLanguageModel, SequenceClassifier
 from objectives.packing import IGNORED
 from search.contract import check_objective
 from search.errors import InputError
@@ -149,10 +149,6 @@ class TestSamples:
             )
         ]
         torch.testing.assert_close(objective.loss(model, batch), sum(apart) / 9)
-
-    def test_golden_positions(self):
-        documents_BT = torch.tensor([[0, 0, 0, 1, 1, -1], [0, 1, 2, 2, 2, 2]])
-        assert positions_in(documents_BT).tolist() == [[0, 1, 2, 0, 1, 0], [0, 0, 0, 1, 2, 3]]
 
     @pytest.mark.parametrize("name", TYPES)
     def test_padded_documents_cost_what_each_costs_alone(self, language_models, name):

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from objectives.packing import IGNORED, packed, packed_windows
+from objectives.packing import IGNORED, packed, packed_windows, positions_in
 from objectives.texts import Texts
 from search.errors import InputError
 
@@ -98,3 +98,8 @@ class TestWindows:
     def test_documents_without_a_target_are_refused(self):
         with pytest.raises(InputError, match="no document has two tokens"):
             packed_windows(documents_of([1, 1]), context=4, num_samples=1, num_tokens=None, seed=0)
+
+
+def test_golden_positions():
+    documents_BT = torch.tensor([[0, 0, 0, 1, 1, -1], [0, 1, 2, 2, 2, 2]])
+    assert positions_in(documents_BT).tolist() == [[0, 1, 2, 0, 1, 0], [0, 0, 0, 1, 2, 3]]
