@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 if TYPE_CHECKING:
-    from objectives.pretrained import Source
+    from objectives.pretrained_source import Source
 
 _OF_TOKENIZERS = ("tokenizer*", "special_tokens_map.json", "vocab.*", "merges.txt")
 

@@ -1,5 +1,6 @@
-"""Folders of tiny models and their tokenizers, as `save_pretrained` writes them."""
+"""Configs of tiny models, and folders with their tokenizers, as `save_pretrained` writes them."""
 
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 GPT2 = {"model_type": "gpt2", "n_layer": 2, "n_embd": 16, "n_head": 2, "n_positions": 300}
@@ -18,6 +19,9 @@ BERT = {
     "num_attention_heads": 2,
     "intermediate_size": 32,
 }
+TYPES = {"gpt2": GPT2, "llama": LLAMA, "bert": BERT}
+SMALL = {"batch_size": 4, "sequence_length": 16}
+CPU = torch.device("cpu")
 WORDS = ["import os", "def main(self):", "return None", "class Error(Exception):"] * 5
 BEGIN, END, PAD = 0, 1, 2
 
@@ -43,7 +47,6 @@ def tokenizer():
 
 def write(folder, values, auto="AutoModelForCausalLM", **changes):
     """Writes a folder with random weights; what comes back is the model in it."""
-    import torch
     import transformers
 
     cut = tokenizer()
