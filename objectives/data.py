@@ -17,6 +17,7 @@ import numpy.typing as npt
 from objectives.cleaning import Cleaning
 from objectives.texts import Texts
 from search.errors import InputError
+from search.objective import Split
 
 PYTHON_STDLIB = "python-stdlib"
 NUM_BYTES = 256
@@ -56,6 +57,15 @@ class Corpus:
     held_out: Tokens
     provenance: Mapping[str, str | int]
     train_ends: npt.NDArray[np.int64] | None = None
+
+    @property
+    def texts(self) -> dict[str, Texts]:
+        """By split: what is trained on, document by document; what is held out, as one text."""
+        train, ends = Texts.one(self.train), self.train_ends
+        return {
+            Split.TRAIN.value: train if ends is None else replace(train, ends=ends),
+            Split.HELD_OUT.value: Texts.one(self.held_out),
+        }
 
 
 def open_corpus(corpus: str, *, held_out_tokens: int, cleaning: Cleaning = _AS_IT_IS) -> Corpus:

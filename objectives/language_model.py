@@ -156,9 +156,10 @@ class LanguageModel:
         """The corpus in pieces."""
         if vocabulary == NUM_BYTES:
             return self.corpus
-        texts = self._tokenized(vocabulary).texts
-        train, held_out = texts["train"].values, texts["held_out"].values
-        return replace(self.corpus, train=train, held_out=held_out)
+        train, held_out = self._documents(vocabulary), self._tokenized(vocabulary).texts["held_out"]
+        return replace(
+            self.corpus, train=train.values, held_out=held_out.values, train_ends=train.ends
+        )
 
     def _documents(self, vocabulary: int) -> Texts:
         """What is trained on, document by document, in pieces."""
@@ -166,12 +167,9 @@ class LanguageModel:
 
     def _tokenized(self, vocabulary: int) -> Tokenized:
         if vocabulary not in self._in_pieces:
-            train, ends = Texts.one(self.corpus.train), self.corpus.train_ends
-            texts = {
-                "train": train if ends is None else replace(train, ends=ends),
-                "held_out": Texts.one(self.corpus.held_out),
-            }
-            self._in_pieces[vocabulary] = tokenized(texts, trained_on=["train"], size=vocabulary)
+            self._in_pieces[vocabulary] = tokenized(
+                self.corpus.texts, trained_on=["train"], size=vocabulary
+            )
         return self._in_pieces[vocabulary]
 
     def num_tokens(self, batch: Batch) -> int:
@@ -186,8 +184,8 @@ class LanguageModel:
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Mean cross-entropy in nats per piece."""
-        numbered = {"documents_BT": batch["documents"]} if "documents" in batch else {}
         if isinstance(model, Decoder) and model.loss_chunks > 1:
+            numbered = _numbered(batch)
             loss: Tensor = model(batch["inputs"], batch["targets"], **numbered)
             return loss * _positions_per_target(batch["targets"]) if numbered else loss
         return functional.cross_entropy(*self.scores(model, batch), ignore_index=IGNORED)
@@ -197,8 +195,7 @@ class LanguageModel:
         if isinstance(model, Decoder) and model.loss_chunks > 1:
             msg = "loss_chunks: must be 1 to learn from a teacher, which takes all logits at once"
             raise InputError(msg)
-        numbered = {"documents_BT": batch["documents"]} if "documents" in batch else {}
-        logits_BTV = model(batch["inputs"], **numbered)
+        logits_BTV = model(batch["inputs"], **_numbered(batch))
         return logits_BTV.flatten(0, 1).float(), batch["targets"].flatten()
 
     def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
@@ -211,6 +208,11 @@ class LanguageModel:
 
 
 _EVALUATION_SAMPLES = 4
+
+
+def _numbered(batch: Batch) -> dict[str, Tensor]:
+    """What a `Decoder` is told of the documents of a batch, where they are packed."""
+    return {"documents_BT": batch["documents"]} if "documents" in batch else {}
 
 
 def _positions_per_target(targets_BT: Tensor) -> Tensor:

@@ -80,11 +80,7 @@ class CorpusTokens:
         return self._known[size]
 
     def _cut(self, size: int) -> TokenCorpus:
-        train, ends = Texts.one(self._corpus.train), self._corpus.train_ends
-        texts = {
-            _TRAIN: train if ends is None else replace(train, ends=ends),
-            _HELD_OUT: Texts.one(self._corpus.held_out),
-        }
+        texts = self._corpus.texts
         if self._source.tokenizer is None:
             pieces = tokenized(texts, trained_on=[_TRAIN], size=size)
             found: Mapping[str, Texts] = pieces.texts
@@ -92,10 +88,16 @@ class CorpusTokens:
         else:
             encoded = encoded_by(self._source.tokenizer, texts, framed=True, counted=[_HELD_OUT])
             found, num_bytes = encoded.texts, encoded.num_bytes[_HELD_OUT]
-        cut = replace(self._corpus, train=found[_TRAIN].values, held_out=found[_HELD_OUT].values)
+        documents = found[_TRAIN]
+        cut = replace(
+            self._corpus,
+            train=documents.values,
+            held_out=found[_HELD_OUT].values,
+            train_ends=documents.ends,
+        )
         return TokenCorpus(
             corpus=cut,
-            documents=found[_TRAIN],
+            documents=documents,
             held_out_bytes=num_bytes,
             first_number=NUM_MARKS if self._source.tokenizer is None else 0,
         )
